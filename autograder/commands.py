@@ -1,0 +1,202 @@
+"""What each staff command does. Bad input is one line on standard error and exit status 2."""
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from handout.problems import Assignment, load_assignment
+
+BAD_INPUT = 2
+_ROOT = Path(__file__).parents[1]
+
+
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C: end with what is known."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_status = 128 + number
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m autograder", description="Grade submissions.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    grade = commands.add_parser("grade", help="grade one submission and write results.json")
+    grade.add_argument("submission", type=Path, help="a folder or a zip")
+    grade.add_argument("--out", type=Path, default=Path("results.json"), help="where to write (default: %(default)s)")
+    _isolation(grade)
+    verify = commands.add_parser("verify", help="check that the reference gets every point and the stubs none")
+    _isolation(verify)
+    commands.add_parser("stubs", help="write student/ anew from reference/")
+    commands.add_parser("bench", help="measure grading against plain pytest of the same suites")
+
+    options = parser.parse_args(arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        if options.command == "grade":
+            return _grade(options.submission, options.out, options.isolation)
+        if options.command == "verify":
+            return _verify(options.isolation)
+        if options.command == "bench":
+            from autograder.bench import main as bench
+
+            return bench()
+        from autograder.stubs import write_stubs
+
+        for path in write_stubs(_ROOT / "reference", _ROOT / "student"):
+            print(path.relative_to(_ROOT))
+        return 0
+    except Stopped as stop:
+        print(f"{options.command}: stopped", file=sys.stderr)
+        return stop.exit_status
+
+
+def _isolation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--isolation",
+        choices=["full", "process"],
+        default="full",
+        help="process: grade even where student code could read the reference (default: %(default)s)",
+    )
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped(number)
+
+
+def _refuse(command: str, text: object) -> int:
+    print(f"{command}: {text}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _grade(path: Path, out: Path, isolation: str) -> int:
+    from autograder.submission import UnreadableSubmission, read_submission
+
+    assignment = load_assignment()
+    try:
+        submission = read_submission(path, frozenset(part.id for part in assignment.parts))
+        if out.is_dir():
+            return _refuse("grade", f"{out} is a folder: name a file for the results")
+        _check_writable(out)
+        with _sandbox(isolation) as sandbox:
+            from autograder.gradescope import results, write_results
+            from autograder.grade import Grade
+            from autograder.plugin import Suites, run_suites
+            from autograder.scoreboard import Watch, print_grade
+
+            start = time.monotonic()
+            known: list[Grade] = []
+
+            def job(suites: Suites) -> None:
+                with Watch(str(path)) as show:
+
+                    def watch(grade: Grade) -> None:
+                        known[:] = [grade]
+                        write_results(out, results(grade, time.monotonic() - start))
+                        show(grade)
+
+                    suites.grade(submission, watch)
+
+            try:
+                run_suites(sandbox, assignment, job)
+            except Stopped:
+                raise
+            except BaseException:
+                # Our fault: no file that looks like a mark, so that it is graded again instead of counted.
+                if known:
+                    out.unlink(missing_ok=True)
+                raise
+        print_grade(known[0], assignment)
+        return 0
+    except (UnreadableSubmission, _CannotGrade) as error:
+        return _refuse("grade", error)
+    except Exception:
+        traceback.print_exc()
+        print("grade: the grader failed, so there is no grade; the traceback above says where", file=sys.stderr)
+        return 1
+
+
+def _verify(isolation: str) -> int:
+    try:
+        with _sandbox(isolation) as sandbox:
+            from autograder.verify import verify
+
+            return verify(sandbox, load_assignment())
+    except _CannotGrade as error:
+        return _refuse("verify", error)
+
+
+class _CannotGrade(Exception):
+    """This machine, or its set-up, does not allow grading."""
+
+
+def _check_writable(out: Path) -> None:
+    """Find out before grading, and without touching what is there, whether the results can be written."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise _CannotGrade(f"cannot write {out}: {error.strerror}") from None
+
+
+@contextmanager
+def _sandbox(isolation: str) -> Iterator["Sandbox"]:  # noqa: F821
+    """Yield a sandbox, made while this process holds nothing that a student may not read."""
+    from autograder.sandbox import syscalls
+
+    if not syscalls.SUPPORTED:
+        raise _CannotGrade("grading needs Linux on x86_64 or aarch64: the sandbox is made of its kernel's parts")
+    _check_interpreter()
+    from autograder.sandbox.warm import warm
+
+    warm()
+    from autograder.sandbox.client import Sandbox, SandboxBroken
+
+    try:
+        sandbox = Sandbox()
+    except SandboxBroken as error:
+        raise _CannotGrade(error) from None
+    try:
+        from autograder.plugin import isolation_level
+
+        if isolation == "full" and isolation_level(sandbox) != "full":
+            raise _CannotGrade(
+                "here student code could read the reference: this kernel lacks Landlock or seccomp. "
+                "Grade on another machine, or say ISOLATION=process if that does not matter to you"
+            )
+        yield sandbox
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(ValueError):
+                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave files behind
+        sandbox.close()
+
+
+def _check_interpreter() -> None:
+    """Refuse a Python that the children's users cannot read, as those of pyenv and uv under /root are."""
+    import os
+
+    if os.geteuid() != 0:
+        return
+    for prefix in {sys.prefix, sys.base_prefix, str(_ROOT)}:
+        path = Path(prefix).resolve()
+        shut = [folder for folder in (path, *path.parents) if not folder.stat().st_mode & 0o001]
+        if shut and prefix != str(_ROOT):
+            raise _CannotGrade(
+                f"the Python at {path} cannot be read by the users that student code runs as, since {shut[-1]} is closed to "
+                "them: remove .venv and run make with PYTHON=/usr/bin/python3"
+            )
+
+

@@ -1,0 +1,235 @@
+"""Strict comparison of a student's reply with the reference's, both as `sandbox.codec` decodes them.
+
+In this order: type, structure and length, shape, dtype, device, strides and aliasing where asked, finite, values. The first
+difference ends it. A `Difference` says what a student may read of a hidden test (the property that failed, never a
+value that could give the input away), and beside it what staff read.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import isfinite, isnan
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.sandbox.codec import NumpyScalar, Opaque, TensorReply, plain
+
+Scale = float | Callable[[Any], Any] | None
+_TENSOR_KINDS = ("Tensor", "Parameter")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How closely two replies must agree."""
+
+    rtol: float = 1e-5  # of the scale; int and bool agree exactly, always
+    scale: Scale = None  # a number, or a function of the reference's reply; None: the largest magnitude of that leaf
+    strides: bool = False  # compare strides too
+    aliasing: bool = False  # compare which tensors of the reply share a storage
+    finite: bool = True  # refuse NaN and infinity even where the reference has them
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where two replies differ."""
+
+    reason: str  # what the student reads
+    detail: str  # what staff read: the place in the reply, and both values
+
+
+def first_difference(expected: Any, got: Any, tolerance: Tolerance) -> Difference | None:
+    """Return the first difference between two decoded replies, or None if there is none."""
+    scale = tolerance.scale
+    if callable(scale):
+        scale = float(scale(plain(expected)))
+    difference = _Walk(tolerance, scale).compare(expected, got, "reply")
+    if difference is None and tolerance.aliasing and _sharing(expected) != _sharing(got):
+        return Difference(
+            "Tensors share memory where they should not, or are copies where they should be views.",
+            f"storage of each tensor: expected {_sharing(expected)}, got {_sharing(got)}",
+        )
+    return difference
+
+
+def misfit(like: Any, got: Any, path: str = "reply") -> Difference | None:
+    """Return how `got` departs from the types and structure of the example `like`, or None if it does not.
+
+    A list of one element in `like` admits any length; a tensor fixes the dtype and the number of dimensions.
+    """
+    if isinstance(like, torch.Tensor):
+        if difference := _type_difference(torch.Tensor, got, path):
+            return difference
+        if got.value.dtype != like.dtype:
+            return _wrong_dtype(like.dtype, got.value.dtype, path)
+        if got.value.dim() != like.dim():
+            reason = f"A tensor has another number of dimensions than expected ({like.dim()})."
+            return Difference(reason, f"{path}: shape {tuple(got.value.shape)}")
+        return None
+    if difference := _type_difference(type(like), got, path):
+        return difference
+    if isinstance(like, list) and len(like) == 1:
+        pairs = [(like[0], item) for item in got]
+    elif isinstance(like, (list, tuple)):
+        if len(got) != len(like):
+            return _wrong_length(type(like).__name__, len(like), len(got), path)
+        pairs = list(zip(like, got, strict=True))
+    elif isinstance(like, dict):
+        if set(like) != set(got):
+            return Difference("A dict has other keys than expected.", f"{path}: keys {list(got)}, not {list(like)}")
+        pairs = [(like[key], got[key]) for key in like]
+    else:
+        pairs = []
+    for i, (example, item) in enumerate(pairs):
+        if difference := misfit(example, item, f"{path}[{i}]"):
+            return difference
+    return None
+
+
+class _Walk:
+    """One walk over two trees; holds what does not change on the way."""
+
+    def __init__(self, tolerance: Tolerance, scale: float | None) -> None:
+        self._tolerance = tolerance
+        self._scale = scale
+
+    def compare(self, expected: Any, got: Any, path: str) -> Difference | None:
+        if difference := _type_difference(_type_of(expected), got, path):
+            return difference
+        if isinstance(expected, TensorReply):
+            return self._tensors(expected, got, path)
+        if isinstance(expected, np.ndarray):
+            if expected.dtype != got.dtype:
+                return _wrong_dtype(expected.dtype, got.dtype, path)
+            pair = (TensorReply(torch.from_numpy(array.copy()), "cpu", "Tensor") for array in (expected, got))
+            return self._tensors(*pair, path)
+        if isinstance(expected, (list, tuple)):
+            if len(expected) != len(got):
+                return _wrong_length(type(expected).__name__, len(expected), len(got), path)
+            pairs: Iterator[tuple[str, Any, Any]] = (
+                (f"{path}[{i}]", a, b) for i, (a, b) in enumerate(zip(expected, got, strict=True))
+            )
+        elif isinstance(expected, dict):
+            if list(map(_key, expected)) != list(map(_key, got)) and set(map(_key, expected)) != set(map(_key, got)):
+                return Difference("A dict has other keys than expected.", f"{path}: {list(got)}, not {list(expected)}")
+            pairs = ((f"{path}[{key!r}]", expected[key], got[key]) for key in expected)
+        elif isinstance(expected, float):
+            return self._floats(expected, got, path)
+        else:
+            if expected == got:
+                return None
+            return Difference(f"{_name(type(expected)).capitalize()} differs.", f"{path}: {got!r}, not {expected!r}")
+        for at, a, b in pairs:
+            if difference := self.compare(a, b, at):
+                return difference
+        return None
+
+    def _floats(self, expected: float, got: float, path: str) -> Difference | None:
+        detail = f"{path}: {got!r}, not {expected!r}"
+        if not isfinite(got) and (self._tolerance.finite or isfinite(expected)):
+            return Difference("A float is NaN or infinite.", detail)
+        if not isfinite(expected):
+            same = expected == got or (isnan(expected) and isnan(got))
+            return None if same else Difference("A float differs.", detail)
+        scale = abs(expected) if self._scale is None else self._scale
+        return None if abs(got - expected) <= self._tolerance.rtol * scale else Difference("A float differs.", detail)
+
+    def _tensors(self, expected: TensorReply, got: TensorReply, path: str) -> Difference | None:
+        a, b = expected.value, got.value
+        if a.shape != b.shape:
+            if a.dim() != b.dim():
+                reason = f"A tensor has another number of dimensions than expected ({a.dim()})."
+            else:
+                reason = "A tensor has another shape than expected."
+            return Difference(reason, f"{path}: shape {tuple(b.shape)}, not {tuple(a.shape)}")
+        if a.dtype != b.dtype:
+            return _wrong_dtype(a.dtype, b.dtype, path)
+        if expected.device != got.device:
+            reason = f"A tensor lives on {got.device} where {expected.device} is expected."
+            return Difference(reason, path)
+        if self._tolerance.strides and a.stride() != b.stride():
+            reason = "A tensor has other strides than expected: a copy where a view will do, or another layout."
+            return Difference(reason, f"{path}: strides {b.stride()}, not {a.stride()}")
+        return self._values(a, b, path)
+
+    def _values(self, a: torch.Tensor, b: torch.Tensor, path: str) -> Difference | None:
+        if a.is_complex():
+            a, b = torch.view_as_real(a), torch.view_as_real(b)
+        if not a.is_floating_point():
+            wrong = a.ne(b)
+        else:
+            a, b = a.double(), b.double()
+            if self._tolerance.finite and not bool(b.isfinite().all()):
+                return Difference("A tensor holds NaN or infinity.", f"{path}: {_place(~b.isfinite(), a, b)}")
+            usual = a.isfinite() & b.isfinite()
+            largest = a[usual].abs().max() if bool(usual.any()) else torch.zeros(())
+            scale = float(largest) if self._scale is None else self._scale
+            same = (a - b).abs() <= self._tolerance.rtol * scale
+            wrong = ~torch.where(usual, same, (a == b) | (a.isnan() & b.isnan()))
+        if not bool(wrong.any()):
+            return None
+        index = tuple(wrong.nonzero()[0].tolist())
+        place = f"; the first place is index {index}" if index else ""
+        return Difference(f"A tensor's values differ{place}.", f"{path}: {_place(wrong, a, b)}")
+
+
+def _place(wrong: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> str:
+    index = tuple(wrong.nonzero()[0].tolist())
+    return f"{int(wrong.sum())} of {wrong.numel()} wrong, first at {index}: {b[index].item()!r}, not {a[index].item()!r}"
+
+
+def _sharing(tree: Any) -> list[int]:
+    """Return, for each tensor of the reply in order, the number of the storage it uses, numbered by first use."""
+    seen: dict[int, int] = {}
+    return [seen.setdefault(tensor.untyped_storage()._cdata, len(seen)) for tensor in _tensors(tree)]
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, TensorReply):
+        yield tree.value
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _tensors(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _tensors(item)
+
+
+def _type_of(reply: Any) -> type:
+    return torch.Tensor if isinstance(reply, TensorReply) else type(reply)
+
+
+def _type_difference(expected: type, got: Any, path: str) -> Difference | None:
+    """Compare types exactly: a bool is no int, a NumPy number is no Python number, a subclass is not its base."""
+    if type(got) is TensorReply and got.kind not in _TENSOR_KINDS:
+        return Difference(f"A subclass of torch.Tensor came back where {_name(expected)} is expected.", f"{path}: {got.kind}")
+    if type(got) is Opaque:
+        return Difference(f"Something came back that is not plain data where {_name(expected)} is expected.", f"{path}: {got.type_name}")
+    if _type_of(got) is expected:
+        return None
+    if type(got) is NumpyScalar:
+        reason = f"A NumPy scalar came back where {_name(expected)} is expected."
+    else:
+        reason = f"{_name(_type_of(got)).capitalize()} came back where {_name(expected)} is expected."
+    return Difference(reason, f"{path}: {got!r}"[:500])
+
+
+def _wrong_dtype(expected: object, got: object, path: str) -> Difference:
+    names = [str(dtype).removeprefix("torch.") for dtype in (got, expected)]
+    return Difference(f"The dtype is {names[0]} where {names[1]} is expected.", path)
+
+
+def _wrong_length(kind: str, expected: int, got: int, path: str) -> Difference:
+    return Difference(f"A {kind} has another length than expected ({expected}).", f"{path}: length {got}")
+
+
+def _key(key: object) -> tuple[str, object]:
+    return type(key).__name__, key
+
+
+def _name(kind: type) -> str:
+    """Return the type's name with its article."""
+    if kind is type(None):
+        return "None"
+    name = {torch.Tensor: "tensor", torch.dtype: "torch.dtype", np.ndarray: "NumPy array"}.get(kind, kind.__name__)
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

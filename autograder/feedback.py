@@ -1,0 +1,168 @@
+"""What a student may read about an answer that did not come, or came as an exception.
+
+Of a hidden test that is the exception's type and the file, line and function of *their* code: neither the message nor what was
+printed, since both can carry a hidden input. A class can be named after a hidden input too, and a code object's name and
+file forged, so each name is shown only if it is known here or stands in the student's own source. Staff read everything.
+"""
+
+import builtins
+import re
+import signal
+from dataclasses import dataclass
+
+from autograder.sandbox.client import Died, Outcome, OverDisk, TimedOut
+from autograder.sandbox.codec import Frame, RemoteError
+from autograder.submission import Submission
+
+_LIBRARY_ERRORS = frozenset({
+    "einops.EinopsError", "jaxtyping.TypeCheckError", "numpy.exceptions.AxisError", "pickle.UnpicklingError",
+    "torch.OutOfMemoryError", "torch.AcceleratorError", "json.decoder.JSONDecodeError", "struct.error",
+    "numpy.linalg.LinAlgError", "torch._C._LinAlgError", "zipfile.BadZipFile",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """One fault, for its two readers."""
+
+    student: str
+    staff: str
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The student who handed in `submission`, whose own names may be shown."""
+
+    submission: Submission
+
+    def import_fault(self, part: str, outcome: Outcome, printed: bytes) -> Feedback:
+        """Explain why a module could not be imported: none of its tests can run."""
+        file = f"{part}.py"
+        if isinstance(outcome, RemoteError):
+            frame = self._innermost(outcome)
+            text = f"{file} could not be imported: {self._type_name(outcome)}{self._at(frame)}."
+            text += self._caret(frame)
+        else:
+            text = f"{file} could not be imported: importing it {self._ending(outcome)}."
+        return Feedback(f"{text}\nNo test of this part can run until it imports.", _staff(outcome, printed))
+
+    def missing_file(self, part: str) -> Feedback:
+        """Explain that a part's file was not handed in."""
+        where = f" in {self.submission.origin}/" if self.submission.origin else ""
+        found = ", ".join(sorted(self.submission.files)) or "no Python file of the assignment"
+        return Feedback(f"{part}.py was not found{where}. Found: {found}.", "")
+
+    def missing_name(self, problem: str) -> Feedback:
+        """Explain that a module does not define what it should."""
+        part, name = problem.split(".")
+        return Feedback(f"{part}.py does not define `{name}`. Keep the stub's name for it.", "")
+
+    def fault(self, problem: str, outcome: Outcome, printed: bytes) -> Feedback:
+        """Explain an answer that is none."""
+        if not isinstance(outcome, RemoteError):
+            return Feedback(f"`{problem}` {self._ending(outcome)}.", _staff(outcome, printed))
+        frame = self._innermost(outcome)
+        name = self._type_name(outcome)
+        if "builtins.NotImplementedError" in outcome.type_names:
+            text = f"Not started: `{problem}` still raises NotImplementedError{self._at(frame)}."
+        elif "builtins.SystemExit" in outcome.type_names:
+            text = f"`{problem}` called sys.exit(){self._at(frame)}. Return a value, or raise an error, instead."
+        elif frame is not None and outcome.frames[-1] != frame and name in ("TypeError", "AttributeError"):
+            # raised by the library that they called, or by the test when it used what they returned
+            text = f"`{problem}` raised {name} below {self._place(frame)}."
+        elif frame is None and name == "TypeError":
+            text = (
+                f"Calling `{problem}` as the handout says, or using what it returned, raised TypeError outside your code. "
+                "Compare its signature and its return value with the stub's docstring."
+            )
+        elif frame is None:
+            text = (
+                f"Using what `{problem}` returned raised {name} outside your code. "
+                "Compare what it returns with the stub's docstring."
+            )
+        else:
+            text = f"`{problem}` raised {name}{self._at(frame)}."
+        if "can't allocate memory" in outcome.message or name == "MemoryError":
+            text += " It asked for more memory than the limit of 2 GiB."
+        if name == "RecursionError":
+            text += " Look for a function that calls itself without an end."
+        return Feedback(text, _staff(outcome, printed))
+
+    def _type_name(self, error: RemoteError) -> str:
+        for i, full in enumerate(error.type_names):
+            module, _, name = full.rpartition(".")
+            known = module == "builtins" and isinstance(getattr(builtins, name, None), type)
+            own = module.startswith("student") and self._mentions(rf"class\s+{re.escape(name)}\b")
+            if known or own or full in _LIBRARY_ERRORS:
+                return name if i == 0 else f"a kind of {name}"
+        return "an exception"
+
+    def _mentions(self, pattern: str) -> bool:
+        return any(re.search(pattern.encode(), content) for content in self.submission.files.values())
+
+    def _innermost(self, error: RemoteError) -> Frame | None:
+        """Return the last frame of the student's own code, under the name that they know it by."""
+        for frame in reversed(error.frames):
+            for name, content in self.submission.files.items():
+                if frame.file.endswith(f"/submission/{_package_folder(frame.file)}/{name}"):
+                    lines = content.count(b"\n") + 1
+                    if 1 <= frame.line <= lines:
+                        return Frame(name, frame.line, min(max(frame.column, 0), 200), frame.function)
+        return None
+
+    def _place(self, frame: Frame) -> str:
+        inside = ""
+        if frame.function.isidentifier() and self._mentions(rf"def\s+{re.escape(frame.function)}\b"):
+            inside = f", in {frame.function}"
+        return f"{frame.file} line {frame.line}{inside}"
+
+    def _at(self, frame: Frame | None) -> str:
+        return f" at {self._place(frame)}" if frame else ""
+
+    def _caret(self, frame: Frame | None) -> str:
+        """Show the line of their file where the module broke."""
+        if frame is None:
+            return ""
+        line = self.submission.files[frame.file].decode("utf-8", "replace").splitlines()[frame.line - 1 :][:1]
+        if not line or not line[0].strip():
+            return ""
+        text = f"\n    {line[0].rstrip()}"
+        if 0 < frame.column <= len(line[0]) + 1:
+            text += f"\n    {' ' * (frame.column - 1)}^"
+        return text
+
+    def _ending(self, outcome: Outcome) -> str:
+        match outcome:
+            case TimedOut(waited=False):
+                return "took far longer than it needs and was stopped: look for a loop that does not end"
+            case TimedOut():
+                return "waited, without computing, until it was stopped: it must not sleep or wait for input"
+            case OverDisk():
+                return "wrote more than 256 MiB, or very many, files and was stopped"
+            case Died(signal=signal.SIGSEGV | signal.SIGBUS):
+                return "crashed the Python process (segmentation fault): endless recursion in C, or memory it does not own"
+            case Died(signal=signal.SIGKILL):
+                return "was killed by the system: most likely it used more memory than there is"
+            case Died(signal=signal.SIGXCPU):
+                return "used up its CPU time and was stopped: look for a loop that does not end"
+            case Died(signal=int()):
+                return "ended the Python process with a signal"
+            case Died(exit_code=int()):
+                return "ended the Python process: os._exit() and the like end your answer too"
+            case Died():
+                return "closed the connection to the grader, so there is no answer"
+        return "sent bytes to the grader that no answer consists of"
+
+
+def _package_folder(file: str) -> str:
+    """Return the name of the staged package's folder in a path such as /tmp/x/submission/3/memory.py."""
+    _, _, rest = file.rpartition("/submission/")
+    return rest.split("/")[0]
+
+
+def _staff(outcome: Outcome, printed: bytes) -> str:
+    """Return everything that is known."""
+    text = outcome.traceback if isinstance(outcome, RemoteError) else repr(outcome)
+    if printed:
+        text += f"\nPrinted:\n{printed[-4000:].decode('utf-8', 'replace')}"
+    return text

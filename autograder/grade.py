@@ -1,0 +1,46 @@
+"""What grading one submission yields."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["passed", "failed", "not graded"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One hidden test: a test function, with all its cases."""
+
+    number: str  # of its problem, "8.3"
+    problem: str  # id of its problem, "optimizers.AdamW"
+    test: str  # "test_optimizers.py::test_adamw_follows_the_reference"
+    name: str  # the sentence that the student reads
+    max_score: float
+    visibility: str = "visible"
+    tags: tuple[str, ...] = ()
+    outcome: Outcome = "not graded"
+    output: str = "Not graded: grading ended before this test. This is not your fault."  # what the student reads
+    staff: str = ""  # what only staff read
+
+    @property
+    def score(self) -> float:
+        """All or nothing."""
+        return self.max_score if self.outcome == "passed" else 0.0
+
+
+@dataclass(frozen=True)
+class Grade:
+    """All rows of a submission, planned before the first ran."""
+
+    rows: tuple[Row, ...]
+    isolation: Literal["full", "process"]
+    notes: tuple[str, ...] = ()  # about the submission as a whole, for the student to read
+
+    @property
+    def score(self) -> float:
+        """Points reached."""
+        return sum(row.score for row in self.rows)
+
+    @property
+    def max_score(self) -> float:
+        """Points that can be reached."""
+        return sum(row.max_score for row in self.rows)

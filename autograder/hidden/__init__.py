@@ -1,0 +1,1 @@
+"""The hidden suites: what Gradescope runs."""

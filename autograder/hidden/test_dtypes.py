@@ -1,0 +1,338 @@
+"""Part 2, what a float can hold: held against torch.finfo, bit patterns, PyTorch's and NumPy's own rounding."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+from torch import Tensor
+
+from autograder.probing import refusal
+
+# (exponent_bits, mantissa_bits, has_inf) of the formats that PyTorch can measure.
+FORMATS = {
+    torch.float64: (11, 52, True),
+    torch.float32: (8, 23, True),
+    torch.float16: (5, 10, True),
+    torch.bfloat16: (8, 7, True),
+    torch.float8_e5m2: (5, 2, True),
+    torch.float8_e4m3fn: (4, 3, False),
+}
+WITH_INFINITY = [dtype for dtype, (_, _, has_inf) in FORMATS.items() if has_inf]
+BIT_PATTERNS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
+
+
+def name(dtype: torch.dtype) -> str:
+    """Return "float16" for torch.float16: the id of a case."""
+    return str(dtype).removeprefix("torch.")
+
+
+def smallest_subnormal(dtype: torch.dtype) -> float:
+    """Read the number whose bit pattern is 1."""
+    return torch.tensor([1], dtype=BIT_PATTERNS[torch.finfo(dtype).bits]).view(dtype).double().item()
+
+
+def all_numbers(dtype: torch.dtype) -> Tensor:
+    """List the numbers of all bit patterns of an 8-bit or 16-bit format in float32, infinities and NaN included."""
+    bits = torch.finfo(dtype).bits
+    return torch.arange(2**bits).to(BIT_PATTERNS[bits]).view(dtype).float()
+
+
+def midpoints(numbers: Tensor) -> Tensor:
+    """Return the numbers halfway between neighbours, exact in float32 for the formats here."""
+    finite = numbers[numbers.isfinite()].double().unique()
+    return ((finite[1:] + finite[:-1]) / 2).float()
+
+
+def same_bits(x: Tensor, y: Tensor) -> bool:
+    """Whether two float32 tensors agree bit for bit, all NaN being one."""
+    return torch.equal(x.nan_to_num(nan=-12345.5, posinf=math.inf, neginf=-math.inf).view(torch.int32),
+                       y.nan_to_num(nan=-12345.5, posinf=math.inf, neginf=-math.inf).view(torch.int32))  # fmt: skip
+
+
+@number("2.1")
+@weight(1)
+@pytest.mark.parametrize("dtype", WITH_INFINITY, ids=name)
+def test_float_limits_agree_with_finfo(observe, dtype):
+    """float_limits: max, smallest normal number, eps and bits are those of torch.finfo."""
+    exponent_bits, mantissa_bits, _ = FORMATS[dtype]
+
+    def probe(lib):
+        limits = lib.dtypes.float_limits(exponent_bits, mantissa_bits)
+        return limits.max, limits.smallest_normal, limits.eps, limits.bits
+
+    info = torch.finfo(dtype)
+    largest, smallest_normal, eps, bits = observe("dtypes.float_limits", probe, like=(0.0, 0.0, 0.0, 0))
+    assert largest == info.max, "the largest finite number differs from torch.finfo's"
+    assert smallest_normal == info.smallest_normal, "the smallest normal number differs from torch.finfo's"
+    assert eps == info.eps, "eps differs from torch.finfo's"
+    assert bits == info.bits, "the number of bits differs from torch.finfo's"
+
+
+@number("2.1")
+@weight(1)
+@pytest.mark.parametrize("case", ["e4m3fn", "other widths"])
+def test_float_limits_without_infinity_go_further(compare, observe, case):
+    """float_limits: without infinity the largest exponent holds numbers too, all but one pattern."""
+    widths = [(4, 3)] if case == "e4m3fn" else [(e, m) for e in range(2, 11) for m in (1, 2, 3, 7, 10, 52)]
+
+    def probe(lib):
+        return [lib.dtypes.float_limits(*width, has_inf=False).max for width in widths]
+
+    if case == "e4m3fn":
+        assert observe("dtypes.float_limits", probe, like=[0.0]) == [torch.finfo(torch.float8_e4m3fn).max], (
+            "the largest number of a format without infinity differs from torch.finfo's"
+        )
+    else:
+        compare("dtypes.float_limits", probe, rtol=0)
+
+
+@number("2.1")
+@weight(0.5)
+def test_float_limits_smallest_subnormal_is_bit_pattern_one(observe):
+    """float_limits: the smallest subnormal number is the one whose bit pattern is 1."""
+    formats = list(FORMATS.values())
+
+    def probe(lib):
+        return [lib.dtypes.float_limits(*format).smallest_subnormal for format in formats]
+
+    assert observe("dtypes.float_limits", probe, like=[0.0]) == [smallest_subnormal(dtype) for dtype in FORMATS], (
+        "the smallest subnormal number differs from PyTorch's number of bit pattern 1"
+    )
+
+
+@number("2.1")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["any widths", "refusals"])
+def test_float_limits_of_any_widths(compare, case):
+    """float_limits: any width from 2 to 11 and from 1 to 52 bits, and none outside."""
+    widths = [(e, m) for e in range(2, 12) for m in (*range(1, 8), 10, 16, 23, 37, 52)]
+
+    def probe(lib):
+        limits = [lib.dtypes.float_limits(e, m, True) for e, m in widths]
+        return [(x.max, x.smallest_normal, x.smallest_subnormal, x.eps, x.bits) for x in limits]
+
+    def probe_refusals(lib):
+        float_limits = lib.dtypes.float_limits
+        return (
+            float_limits(5, 2).max,
+            refusal(lambda: float_limits(1, 10), names=1),
+            refusal(lambda: float_limits(12, 10), names=12),
+            refusal(lambda: float_limits(-5, 10), names=-5),
+            refusal(lambda: float_limits(5, 0), names=0),
+            refusal(lambda: float_limits(5, 53), names=53),
+            refusal(lambda: float_limits(8, -7), names=-7),
+            refusal(lambda: float_limits(11, 4, has_inf=False), names=11),
+        )
+
+    compare("dtypes.float_limits", probe if case == "any widths" else probe_refusals, rtol=0)
+
+
+@number("2.2")
+@weight(0.5)
+@pytest.mark.parametrize("dtype", list(FORMATS), ids=name)
+def test_underflows_to_zero_as_pytorch_rounds(observe, seed, dtype):
+    """underflows_to_zero: true where PyTorch turns a number that is not 0 into 0."""
+    rng = random.Random(seed)
+    # All exact in float32 (or in float64 for its own format), so that PyTorch rounds them once.
+    smallest = torch.finfo(torch.float32).smallest_normal if dtype != torch.float64 else 0.0
+    values = [smallest_subnormal(dtype) * eighths / 8 for eighths in (*range(1, 12), *(rng.randint(1, 200) for _ in range(40)))]
+    if dtype == torch.float32:
+        values = [float(np.float32(value)) for value in values]
+    values += [smallest, 1e-8, 1.0, 1e30, math.inf, 0.0]
+    values += [-value for value in values] + [math.nan]
+    if dtype != torch.float64:
+        values = torch.tensor(values, dtype=torch.float32).tolist()
+
+    def probe(lib):
+        return [lib.dtypes.underflows_to_zero(value, dtype) for value in values]
+
+    rounded = torch.tensor(values, dtype=torch.float64).to(dtype).double()
+    measured = [value != 0 and after == 0 for value, after in zip(values, rounded.tolist(), strict=True)]
+    assert observe("dtypes.underflows_to_zero", probe, like=[False]) == measured, (
+        "a number is said to be lost that PyTorch keeps, or to be kept that PyTorch turns into 0"
+    )
+
+
+@number("2.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["float16", "other formats", "refusals"])
+def test_underflows_to_zero_rounds_once(compare, observe, seed, case):
+    """underflows_to_zero: a float64 is rounded once, ties go to zero, and other dtypes are refused."""
+    rng = random.Random(seed)
+    # So near to the tie that a detour through float32, whose eps is 2^-23, lands on it.
+    near = [1.0, *(1 + sign * 2.0 ** -rng.randint(30, 52) for sign in (1, -1) for _ in range(10))]
+
+    def probe_float16(lib):
+        return [lib.dtypes.underflows_to_zero(2.0**-25 * factor, torch.float16) for factor in near]
+
+    def probe_others(lib):
+        dtypes = (torch.float32, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn)
+        ties = [smallest_subnormal(dtype) / 2 for dtype in dtypes]
+        return [
+            *(lib.dtypes.underflows_to_zero(tie * factor, dtype) for dtype, tie in zip(dtypes, ties, strict=True) for factor in near),
+            lib.dtypes.underflows_to_zero(5e-324, torch.float64),
+            lib.dtypes.underflows_to_zero(5e-324, torch.float32),
+        ]  # fmt: skip
+
+    def probe_refusals(lib):
+        underflows_to_zero = lib.dtypes.underflows_to_zero
+        return (
+            underflows_to_zero(1e-46, torch.float32),
+            refusal(lambda: underflows_to_zero(1e-8, torch.int32), names=torch.int32),
+            refusal(lambda: underflows_to_zero(0.0, torch.bool), names=torch.bool),
+        )
+
+    if case == "float16":
+        measured = [bool(np.float64(2.0**-25 * factor).astype(np.float16) == 0) for factor in near]  # NumPy rounds once
+        assert observe("dtypes.underflows_to_zero", probe_float16, like=[False]) == measured, (
+            "a float64 beside the tie is judged otherwise than by rounding it once"
+        )
+    else:
+        compare("dtypes.underflows_to_zero", probe_others if case == "other formats" else probe_refusals)
+
+
+@number("2.3")
+@weight(1)
+def test_round_to_float_is_float16_bit_for_bit(observe, seed):
+    """round_to_float: bit for bit `.to(torch.float16)`, for all its numbers, all midpoints and others."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = all_numbers(torch.float16)
+    others = torch.randn(5000, generator=generator) * 10 ** torch.empty(5000).uniform_(-9, 4, generator=generator)
+    x = torch.cat([numbers, midpoints(numbers), others])
+
+    def probe(lib):
+        return lib.dtypes.round_to_float(x, 5, 10)
+
+    got = observe("dtypes.round_to_float", probe, like=torch.zeros(1))
+    assert got.shape == x.shape, "the result has another shape"
+    assert same_bits(got, x.to(torch.float16).float()), (
+        "a number is rounded otherwise than by PyTorch: look at ties, subnormals, -0.0 and infinity"
+    )
+
+
+@number("2.3")
+@weight(1)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn], ids=name)
+def test_round_to_float_agrees_in_other_formats(observe, seed, dtype):
+    """round_to_float: the values of bfloat16, float8_e5m2 and float8_e4m3fn, as PyTorch rounds to them."""
+    generator = torch.Generator().manual_seed(seed)
+    exponent_bits, mantissa_bits, has_inf = FORMATS[dtype]
+    numbers = all_numbers(dtype)
+    numbers = numbers[numbers.isfinite()]
+    others = torch.randn(3000, generator=generator) * 10 ** torch.empty(3000).uniform_(-8, 4, generator=generator)
+    limit = torch.finfo(dtype).max
+    x = torch.cat([numbers, midpoints(numbers), others.clamp(-limit, limit)])
+
+    def probe(lib):
+        return lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf)
+
+    got = observe("dtypes.round_to_float", probe, like=torch.zeros(1))
+    assert torch.equal(got, x.to(dtype).float()), (
+        "a number in range is rounded otherwise than by PyTorch: look at ties and subnormals"
+    )
+
+
+@number("2.3")
+@weight(1)
+@pytest.mark.parametrize("case", ["float16", "float32", "any widths"])
+def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
+    """round_to_float: float64 is rounded once, to formats of any widths."""
+    rng = random.Random(seed)
+
+    def numbers_beside_ties(mantissa_bits: int, smallest: int, largest: int) -> list[float]:
+        """Draw normal numbers, ties, and float64s so near to a tie that a detour through float32 lands on it."""
+        values = []
+        for _ in range(300):
+            step = 2 * rng.randrange(2 ** min(mantissa_bits, 40)) + 1  # a tie: an odd number of half spacings
+            tie = 1 + step / 2 ** (min(mantissa_bits, 40) + 1)
+            value = rng.choice([rng.uniform(1, 2), tie, tie * (1 + 2.0**-45), tie * (1 - 2.0**-45)])
+            values.append(rng.choice([1, -1]) * math.ldexp(value, rng.randint(smallest, largest)))
+        return values
+
+    def probe_pytorch(lib):
+        widths = (5, 10) if case == "float16" else (8, 23)
+        return lib.dtypes.round_to_float(x, *widths)
+
+    def probe_any(lib):
+        return [lib.dtypes.round_to_float(values, *width) for values, width in zip(tensors, widths, strict=True)]
+
+    if case == "any widths":
+        # Normal numbers inside the range only: subnormals and overflow have rows of their own.
+        widths = [(4, 2), (3, 4), (6, 9), (7, 1), (8, 10), (9, 14), (11, 20), (11, 52), (5, 30), (2, 5)]
+        tensors = [
+            torch.tensor(numbers_beside_ties(m, 2 - 2 ** (e - 1), 2 ** (e - 1) - 2), dtype=torch.float64) for e, m in widths
+        ]
+        compare("dtypes.round_to_float", probe_any, rtol=0)
+    else:
+        x = torch.tensor(numbers_beside_ties(10 if case == "float16" else 23, -14, 14), dtype=torch.float64)
+        got = observe("dtypes.round_to_float", probe_pytorch, like=torch.zeros(1, dtype=torch.float64))
+        if case == "float16":
+            measured = torch.from_numpy(x.numpy().astype(np.float16).astype(np.float64))  # NumPy rounds once
+        else:
+            measured = x.to(torch.float32).double()
+        assert torch.equal(got, measured), "a float64 is rounded otherwise than once, to nearest, ties to even"
+
+
+@number("2.3")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["infinity", "no infinity"])
+def test_round_to_float_overflows_and_keeps_nan(compare, case):
+    """round_to_float: overflow becomes infinity, or the largest number where there is none; NaN and -0.0 stay."""
+    formats = [(5, 10, True), (5, 2, True), (3, 4, True), (4, 3, True), (8, 7, True)]
+    if case == "no infinity":
+        formats = [(4, 3, False), (3, 2, False), (2, 3, False), (5, 2, False)]
+
+    def probe(lib):
+        reply = []
+        for exponent_bits, mantissa_bits, has_inf in formats:
+            bias = 2 ** (exponent_bits - 1) - 1
+            power = 2.0**bias
+            eps = 2.0**-mantissa_bits
+            # From below the largest number to far above it, in both layouts, by quarters of its spacing.
+            edges = [(2 - k * eps / 4) * power * scale for k in range(14) for scale in (1, 2)]
+            values = [*edges, 3 * power, 4 * power, 5 * power, 1e38, math.inf, math.nan, 0.0, eps / power / 100]
+            x = torch.tensor([*values, *(-value for value in values)], dtype=torch.float64)
+            for dtype in (torch.float64, torch.float32):
+                y = lib.dtypes.round_to_float(x.to(dtype), exponent_bits, mantissa_bits, has_inf)
+                reply.append((y, torch.signbit(y) & ~torch.isnan(y)))
+        return reply
+
+    compare("dtypes.round_to_float", probe, rtol=0, finite=False)
+
+
+@number("2.3")
+@weight(0.5)
+def test_round_to_float_keeps_shape_dtype_and_input(compare, seed):
+    """round_to_float: shape and dtype stay, the input is not modified, and what cannot be rounded is refused."""
+
+    def probe(lib):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(3, 4, 5, generator=generator)
+        inputs = [
+            x[0],
+            x.transpose(0, 2)[::2],
+            x[:, :1].expand(3, 4, 5),
+            x[0, 0, 0],
+            x[:0],
+            x.to(torch.float16),
+            x.to(torch.bfloat16),
+            x.to(torch.float64),
+        ]
+        before = [value.clone() for value in inputs]
+        round_to_float = lib.dtypes.round_to_float
+        results = [round_to_float(value, 4, 2) for value in inputs]
+        unchanged = [torch.equal(value, copy) for value, copy in zip(inputs, before, strict=True)]
+        return (
+            results,
+            unchanged,
+            refusal(lambda: round_to_float(torch.tensor([1, 2]), 4, 2), names=torch.int64),
+            refusal(lambda: round_to_float(x, 1, 2), names=1),
+            refusal(lambda: round_to_float(x, 13, 2), names=13),
+            refusal(lambda: round_to_float(x, 4, 0), names=0),
+            refusal(lambda: round_to_float(x, 4, 55), names=55),
+        )
+
+    compare("dtypes.round_to_float", probe, rtol=0)

@@ -1,0 +1,364 @@
+"""Part 5, `einsums`: named axes give what the index juggling gave, and the signatures' axes are enforced.
+
+Everything is drawn at random in float64, where right code, whatever the order of its sums, agrees with the reference to 1e-14
+of the largest number; a wrong axis, scale or order is off by 0.1 and more. Sizes that a mistake could mix up differ.
+"""
+
+import inspect
+import itertools
+import typing
+
+import beartype
+import jaxtyping
+import pytest
+import torch
+from einops import EinopsError
+from gradescope_utils.autograder_utils.decorators import number, weight
+from jaxtyping import jaxtyped
+
+from autograder.probing import refusal
+
+RTOL = 1e-9
+LEADING = [(), (2,), (2, 3), (2, 1, 3)]  # what `...` stands for
+# What einops or PyTorch raises where the sizes do not fit will do; so will a check of the student's own.
+REFUSALS = (ValueError, TypeError, RuntimeError, IndexError, EinopsError, AssertionError, jaxtyping.TypeCheckError)
+
+
+class Numbers:
+    """Normal random tensors, each other than the last."""
+
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._dtype = dtype
+
+    def __call__(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self._generator, dtype=torch.float64).to(self._dtype)
+
+    def mask(self, queries: int, keys: int) -> torch.Tensor:
+        """A random mask that lets each query attend to one key at least, and hides one from each but the last."""
+        mask = torch.rand(queries, keys, generator=self._generator) < 0.5
+        mask[torch.arange(queries), torch.arange(queries) % keys] = True
+        mask[torch.arange(queries - 1), torch.arange(1, queries) % keys] = False
+        return mask
+
+
+# --- 5.1 to 5.3: one einsum, two reductions ---
+
+
+@number("5.1")
+@weight(0.5)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+def test_attention_scores_of_a_batch(compare, seed, dtype):
+    """attention_scores: scaled dot products, with more keys than queries or fewer, in the dtype of the arguments."""
+
+    def probe(lib):
+        draw = Numbers(seed, dtype)
+        sizes = [(4, 7, 5), (7, 4, 5), (6, 6, 6), (1, 3, 16), (3, 1, 1)]
+        return [lib.einsums.attention_scores(draw(2, q, d), draw(2, k, d)) for q, k, d in sizes]
+
+    # bfloat16 keeps 8 bits: three roundings, here or there, are below 0.02; a missing scale is off by 0.5 and more.
+    compare("einsums.attention_scores", probe, rtol=RTOL if dtype == torch.float64 else 0.025)
+
+
+@number("5.1")
+@weight(0.5)
+def test_attention_scores_with_any_leading_axes(compare, seed):
+    """attention_scores: no leading axis, or several; an error if queries and keys differ in d."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        scores = [lib.einsums.attention_scores(draw(*axes, 4, 5), draw(*axes, 7, 5)) for axes in LEADING]
+        refused = refusal(lambda: lib.einsums.attention_scores(draw(2, 4, 5), draw(2, 7, 6)), kinds=REFUSALS)
+        return scores, refused
+
+    compare("einsums.attention_scores", probe, rtol=RTOL)
+
+
+@number("5.2")
+@weight(1)
+def test_mean_pool_averages_the_sequence(compare, seed):
+    """mean_pool: the mean over the sequence of each example; an error unless there are three axes."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        pooled = [lib.einsums.mean_pool(draw(*shape)) for shape in [(3, 4, 5), (4, 4, 4), (1, 1, 1), (2, 1, 3), (1, 6, 2)]]
+        refused = [refusal(lambda s=s: lib.einsums.mean_pool(draw(*s)), kinds=REFUSALS) for s in [(4, 5), (2, 3, 4, 5)]]
+        return pooled, refused
+
+    compare("einsums.mean_pool", probe, rtol=RTOL)
+
+
+@number("5.3")
+@weight(1)
+def test_sum_hidden_sums_the_last_axis(compare, seed):
+    """sum_hidden: the sum over the last axis, whatever axes lead, in the dtype of the argument."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        sums = [lib.einsums.sum_hidden(draw(*axes, 5)) for axes in LEADING]
+        return sums, lib.einsums.sum_hidden(draw(4, 4, 4)), lib.einsums.sum_hidden(draw(3, 5).float()).dtype
+
+    compare("einsums.sum_hidden", probe, rtol=RTOL)
+
+
+# --- 5.4 to 5.6: heads ---
+
+
+@number("5.4")
+@weight(1)
+def test_split_heads_puts_every_number_in_its_place(compare, seed):
+    """split_heads: for heads ≠ d and heads = d, whatever axes lead; an error if the cut is not even."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        splits = [lib.einsums.split_heads(draw(2, 5, h * d), h) for h, d in [(3, 4), (4, 3), (4, 4), (1, 6), (6, 1)]]
+        splits += [lib.einsums.split_heads(draw(*axes, 5, 12), heads=3) for axes in LEADING]
+        refused = [refusal(lambda h=h: lib.einsums.split_heads(draw(2, 5, 12), h), kinds=REFUSALS) for h in (5, 24)]
+        return splits, refused
+
+    compare("einsums.split_heads", probe, rtol=0)
+
+
+@number("5.5")
+@weight(1)
+def test_merge_heads_puts_every_number_in_its_place(compare, seed):
+    """merge_heads: for heads ≠ d and heads = d, whatever axes lead."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        merged = [lib.einsums.merge_heads(draw(2, h, 5, d)) for h, d in [(3, 4), (4, 3), (5, 5), (1, 6), (6, 1)]]
+        return merged + [lib.einsums.merge_heads(draw(*axes, 3, 5, 4)) for axes in LEADING]
+
+    compare("einsums.merge_heads", probe, rtol=0)
+
+
+@number("5.6")
+@weight(1)
+def test_project_heads_multiplies_each_head(compare, seed):
+    """project_heads: each head times the same matrix, square or not, for heads ≠ d and heads = d."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        sizes = [(3, 4, 5), (4, 3, 2), (4, 4, 4), (1, 3, 5), (3, 1, 1)]
+        return [lib.einsums.project_heads(draw(2, 5, heads * d), draw(d, e), heads) for heads, d, e in sizes]
+
+    compare("einsums.project_heads", probe, rtol=RTOL)
+
+
+@number("5.6")
+@weight(1)
+def test_project_heads_with_any_leading_axes(compare, seed):
+    """project_heads: no leading axis, or several; an error if the matrix does not fit the heads."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        projected = [lib.einsums.project_heads(draw(*axes, 5, 12), draw(4, 2), heads=3) for axes in LEADING]
+        cases = [(draw(5, 12), draw(3, 2), 3), (draw(5, 12), draw(4, 2), 4), (draw(5, 12), draw(4, 2), 5)]
+        refused = [refusal(lambda case=case: lib.einsums.project_heads(*case), kinds=REFUSALS) for case in cases]
+        return projected, refused
+
+    compare("einsums.project_heads", probe, rtol=RTOL)
+
+
+# --- 5.7, 5.8 ---
+
+
+@number("5.7")
+@weight(1)
+def test_bilinear_multiplies_from_both_sides(compare, seed):
+    """bilinear: x A y of each pair, for square and other matrices, whatever axes lead; an error if a size does not fit."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        forms = [lib.einsums.bilinear(draw(6, i), draw(i, j), draw(6, j)) for i, j in [(3, 5), (5, 3), (4, 4), (1, 2)]]
+        forms += [lib.einsums.bilinear(draw(*axes, 3), draw(3, 5), draw(*axes, 5)) for axes in LEADING]
+        cases = [(draw(6, 4), draw(3, 5), draw(6, 5)), (draw(6, 3), draw(3, 5), draw(6, 4))]
+        return forms, [refusal(lambda case=case: lib.einsums.bilinear(*case), kinds=REFUSALS) for case in cases]
+
+    compare("einsums.bilinear", probe, rtol=RTOL)
+
+
+@number("5.8")
+@weight(0.5)
+def test_patchify_puts_patches_in_reading_order(compare, seed):
+    """patchify: patches left to right and top to bottom, the pixels of one likewise; an error if patches do not fit."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        patches = [lib.einsums.patchify(draw(2, 1, 2 * h, 2 * w), 2) for h, w in [(2, 3), (3, 2), (2, 2), (1, 4)]]
+        cases = [(draw(2, 3, 6, 5), 2), (draw(2, 3, 5, 6), 2), (draw(2, 3, 4, 4), 3)]
+        return patches, [refusal(lambda case=case: lib.einsums.patchify(*case), kinds=REFUSALS) for case in cases]
+
+    compare("einsums.patchify", probe, rtol=0)
+
+
+@number("5.8")
+@weight(0.5)
+def test_patchify_keeps_the_channels_of_a_pixel_together(compare, seed):
+    """patchify: all channels of a pixel, then all of the next, for several patch sizes."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        sizes = [(3, 4, 8, 2), (3, 9, 6, 3), (5, 4, 4, 4), (3, 2, 3, 1), (2, 4, 4, 2)]
+        return [lib.einsums.patchify(draw(2, c, height, width), p) for c, height, width, p in sizes]
+
+    compare("einsums.patchify", probe, rtol=0)
+
+
+# --- 5.9 causal_attention ---
+
+
+@number("5.9")
+@weight(1)
+def test_causal_attention_agrees_with_pytorch(observe, seed):
+    """causal_attention: with the causal mask it gives what scaled_dot_product_attention(is_causal=True) gives."""
+    draw = Numbers(seed)
+    cases = [tuple(draw(*axes, length, 4) for _ in "qkv") for axes, length in itertools.product(LEADING, (1, 5))]
+    measured = [torch.nn.functional.scaled_dot_product_attention(*case, is_causal=True) for case in cases]
+
+    def probe(lib):
+        masks = [torch.ones(q.shape[-2], q.shape[-2]).tril() == 1 for q, _, _ in cases]
+        return [lib.einsums.causal_attention(q, k, v, mask) for (q, k, v), mask in zip(cases, masks, strict=True)]
+
+    got = observe("einsums.causal_attention", probe, like=measured)
+    for a, b in zip(got, measured, strict=True):
+        assert a.shape == b.shape, "causal_attention: not the shape that scaled_dot_product_attention gives"
+        assert (a - b).abs().max() <= RTOL * b.abs().max(), "causal_attention: other values than PyTorch's attention gives"
+
+
+@number("5.9")
+@weight(0.5)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["float64", "float32", "bfloat16"])
+def test_causal_attention_with_any_mask(compare, seed, dtype):
+    """causal_attention: any mask, queries unlike keys, values unlike d, in the dtype of the arguments; they stay as they are."""
+
+    def probe(lib):
+        replies = []
+        for axes, (queries, keys, d, e) in itertools.product(LEADING, [(4, 7, 5, 3), (7, 4, 3, 5), (6, 6, 2, 2)]):
+            draw = Numbers(seed + len(axes), dtype)
+            arguments = draw(*axes, queries, d), draw(*axes, keys, d), draw(*axes, keys, e), draw.mask(queries, keys)
+            before = [argument.clone() for argument in arguments]
+            attended = lib.einsums.causal_attention(*arguments)
+            replies.append((attended, [bool((a == b).all()) for a, b in zip(arguments, before, strict=True)]))
+        return replies
+
+    # A wrong mask, scale or axis is off by 0.1 and more of the largest value; right bfloat16 code by 0.02 at most.
+    compare("einsums.causal_attention", probe, rtol={torch.float64: RTOL, torch.float32: 1e-4, torch.bfloat16: 0.03}[dtype])
+
+
+@number("5.9")
+@weight(0.5)
+def test_causal_attention_lets_gradients_flow(compare, seed):
+    """causal_attention: queries, keys and values all get their gradients, without NaN from what is masked."""
+
+    def probe(lib):
+        draw = Numbers(seed)
+        q, k, v, weights = draw(2, 4, 5), draw(2, 6, 5), draw(2, 6, 3), draw(2, 4, 3)
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        (lib.einsums.causal_attention(*leaves, draw.mask(4, 6)) * weights).sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+    compare("einsums.causal_attention", probe, rtol=RTOL)
+
+
+# --- 5.10 annotations ---
+
+
+def right_calls(name: str) -> list[tuple]:
+    """Arguments that the annotations of a function must let pass, one call for each number of leading axes."""
+    make = {
+        "attention_scores": lambda *axes: (torch.ones(*axes, 4, 5), torch.ones(*axes, 7, 5)),
+        "mean_pool": lambda: (torch.ones(2, 3, 5),),
+        "sum_hidden": lambda *axes: (torch.ones(*axes, 5),),
+        "split_heads": lambda *axes: (torch.ones(*axes, 5, 12), 3),
+        "merge_heads": lambda *axes: (torch.ones(*axes, 3, 5, 4),),
+        "project_heads": lambda *axes: (torch.ones(*axes, 5, 12), torch.ones(4, 2), 3),
+        "bilinear": lambda *axes: (torch.ones(*axes, 3), torch.ones(3, 5), torch.ones(*axes, 5)),
+        "patchify": lambda: (torch.ones(2, 3, 4, 6), 2),
+        "causal_attention": lambda *axes: (
+            torch.ones(*axes, 4, 5),
+            torch.ones(*axes, 7, 5),
+            torch.ones(*axes, 7, 6),
+            torch.ones(4, 7, dtype=torch.bool),
+        ),
+    }[name]
+    return [make()] if name in ("mean_pool", "patchify") else [make(*axes) for axes in LEADING]
+
+
+# For each function: which argument gets which shape, one with too few or too many axes, or with another size of an axis that
+# it shares with another argument.
+WRONG_SHAPES: dict[str, list[tuple[int, tuple[int, ...]]]] = {
+    "attention_scores": [(0, (5,)), (1, (5,)), (1, (7, 6))],
+    "mean_pool": [(0, (3, 5)), (0, (2, 2, 3, 5)), (0, (5,))],
+    "sum_hidden": [(0, ())],
+    "split_heads": [(0, (12,))],
+    "merge_heads": [(0, (5, 4))],
+    "project_heads": [(0, (12,)), (1, (4,)), (1, (1, 4, 2))],
+    "bilinear": [(0, ()), (1, (3,)), (1, (1, 3, 5)), (1, (4, 5)), (1, (3, 6)), (2, ())],
+    "patchify": [(0, (3, 4, 6)), (0, (1, 2, 3, 4, 6))],
+    "causal_attention": [(0, (5,)), (1, (7, 6)), (2, (6,)), (2, (8, 6)), (3, (7,)), (3, (4, 8)), (3, (3, 7))],
+}
+
+
+def annotated_calls(name: str) -> list[tuple[tuple, str, str]]:
+    """Calls of one function: the arguments, what must come of it, and what the student reads where it does not."""
+    right = right_calls(name)
+    double = tuple(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in right[0])
+
+    def replaced(place: int, tensor: torch.Tensor) -> tuple:
+        return (*right[0][:place], tensor, *right[0][place + 1 :])
+
+    calls = [(arguments, "returned", "refuses (or fails on) a call that is right") for arguments in right]
+    calls.append((double, "returned", "refuses (or fails on) a call that is right, in float64"))
+    for place, shape in WRONG_SHAPES[name]:
+        kind = "rank" if len(shape) != right[0][place].dim() else "size of a shared axis"
+        calls.append((replaced(place, torch.ones(shape).to(right[0][place].dtype)), "stopped", f"lets a wrong {kind} pass"))
+    for place, x in enumerate(right[0]):
+        if isinstance(x, torch.Tensor):
+            calls.append((replaced(place, x.long()), "stopped", "lets a tensor of integers pass"))
+    return calls
+
+
+def outcome(call: typing.Callable, arguments: tuple) -> str:
+    """What comes of a call under jaxtyping's checker: "returned", "stopped" by the annotations, or the name of an error."""
+    try:
+        result = call(*arguments)
+    except jaxtyping.TypeCheckError:
+        return "stopped"
+    except NotImplementedError:
+        raise
+    except Exception as error:  # from within the function: the annotations have let the arguments in
+        return type(error).__name__
+    return "returned" if isinstance(result, torch.Tensor) else "returned no tensor"
+
+
+def annotation_of_result(function: typing.Callable) -> str:
+    """Whether the annotation of what a function returns is jaxtyping's, and of which dtypes."""
+    annotation = typing.get_type_hints(inspect.unwrap(function)).get("return")
+    if not (isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray)):
+        return "no axes"
+    names = annotation.dtypes if isinstance(annotation.dtypes, (list, tuple)) else ["any"]
+    return "floating dtypes" if set(names) <= set(jaxtyping.Float.dtypes) else "other dtypes"
+
+
+@number("5.10")
+@weight(1)
+def test_annotations_are_enforced(observe):
+    """annotations: under jaxtyping's checker with beartype they let right calls pass and stop wrong ranks, axes and dtypes."""
+    calls = {name: annotated_calls(name) for name in WRONG_SHAPES}
+    arguments = {name: [call for call, _, _ in calls[name]] for name in calls}
+
+    def probe(lib):
+        replies = {}
+        for name in arguments:
+            function = getattr(lib.einsums, name)
+            enforced = jaxtyped(typechecker=beartype.beartype)(function)
+            replies[name] = [annotation_of_result(function), *(outcome(enforced, call) for call in arguments[name])]
+        return replies
+
+    replies = observe("einsums.annotations", probe, like={name: [""] for name in calls})
+    for name, (result, *outcomes) in replies.items():
+        assert len(outcomes) == len(calls[name]), f"{name}: not every call came back"
+        for (_, expected, complaint), got in zip(calls[name], outcomes, strict=True):
+            assert got == expected, f"{name}: with its annotations enforced it {complaint}"
+        assert result == "floating dtypes", f"{name}: the annotation of what it returns is not of the form Float[Tensor, ...]"

@@ -1,0 +1,613 @@
+"""Part 6, where the time goes: formulas and the student's counter held against FlopCounterMode, run by the grader."""
+
+import math
+import random
+import statistics
+import time
+import timeit
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode
+
+from autograder.probing import refusal
+
+WORDS = ("batch", "head", "query", "key", "d", "seq", "hidden", "i", "j", "out_dim")
+
+
+def counted(fn: Callable[[], object]) -> int:
+    """Count the FLOPs of `fn()` as PyTorch does."""
+    with FlopCounterMode(display=False) as counter:
+        fn()
+    return counter.get_total_flops()
+
+
+def deep_linear(batch: int, dim: int, num_layers: int, input_requires_grad: bool) -> tuple[Callable[[], Tensor], Callable[[], Any]]:
+    """Return the forward pass of the deep linear model, and its whole training step."""
+    x = torch.ones(batch, dim, requires_grad=input_requires_grad)
+    weights = [torch.ones(dim, n, requires_grad=True) for n in (*[dim] * num_layers, 1)]
+
+    def forward() -> Tensor:
+        y = x
+        for w in weights:
+            y = y @ w
+        return y.squeeze(-1)
+
+    return forward, lambda: forward().sum().backward()
+
+
+def draw_models(seed: int) -> list[tuple[int, int, int]]:
+    """Draw (batch, dim, num_layers), all different numbers."""
+    rng = random.Random(seed)
+    return [(rng.randint(20, 40), rng.randint(9, 19), rng.randint(1, 8)) for _ in range(8)]
+
+
+@number("6.1")
+@weight(1)
+@pytest.mark.parametrize("case", ["counted", "rules"])
+def test_matmul_flops_are_those_that_pytorch_counts(compare, observe, seed, case):
+    """matmul_flops: two for each of the m·k·n triples, as PyTorch counts them, exact however large."""
+    rng = random.Random(seed)
+    sizes = [tuple(rng.randint(1, 40) for _ in range(3)) for _ in range(30)]
+    large = [tuple(rng.randint(10**6, 10**7) for _ in range(3)) for _ in range(10)]  # products beyond 2^53
+
+    def probe(lib):
+        return [lib.flops.matmul_flops(*mkn) for mkn in sizes]
+
+    def probe_rules(lib):
+        matmul_flops = lib.flops.matmul_flops
+        return (
+            [matmul_flops(*mkn) for mkn in large],
+            [matmul_flops(0, 3, 4), matmul_flops(3, 0, 4), matmul_flops(3, 4, 0)],
+            refusal(lambda: matmul_flops(-2, 3, 4), names=-2),
+            refusal(lambda: matmul_flops(2, -3, 4), names=-3),
+            refusal(lambda: matmul_flops(2, 3, -4), names=-4),
+        )
+
+    if case == "counted":
+        measured = [counted(lambda m=m, k=k, n=n: torch.ones(m, k) @ torch.ones(k, n)) for m, k, n in sizes]
+        assert observe("flops.matmul_flops", probe, like=[0]) == measured, "the count differs from PyTorch's"
+    else:
+        compare("flops.matmul_flops", probe_rules)
+
+
+def draw_einsum(rng: random.Random) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Draw a pattern and two shapes: sizes from 2 to 5, every summed axis in both operands and at least one of them."""
+    names = rng.sample(WORDS, len(WORDS))
+    batch, left_only, right_only = ([names.pop() for _ in range(rng.randint(0, 2))] for _ in range(3))
+    summed = [names.pop() for _ in range(rng.randint(1, 2))]
+    left, right, output = batch + left_only + summed, batch + right_only + summed, batch + left_only + right_only
+    for axes in (left, right, output):
+        rng.shuffle(axes)
+    sizes = {axis: rng.randint(2, 5) for axis in (*left, *right)}
+    pattern = f"{' '.join(left)}, {' '.join(right)} -> {' '.join(output)}"
+    return pattern, tuple(sizes[axis] for axis in left), tuple(sizes[axis] for axis in right)
+
+
+def counted_einsum(pattern: str, *shapes: tuple[int, ...]) -> int:
+    """Count an einsum over named axes, run by PyTorch, which wants them to be letters."""
+    letters = {axis: "abcdefghijklmnop"[i] for i, axis in enumerate(WORDS)}
+    equation = "".join(letters.get(word, word) for word in pattern.replace(",", " , ").split())
+    return counted(lambda: torch.einsum(equation, *(torch.ones(shape) for shape in shapes)))
+
+
+@number("6.2")
+@weight(1)
+def test_einsum_flops_are_those_that_pytorch_counts(observe, seed):
+    """einsum_flops: products that sum over shared axes cost what PyTorch counts."""
+    rng = random.Random(seed)
+    einsums = [draw_einsum(rng) for _ in range(25)]
+
+    def probe(lib):
+        return [lib.flops.einsum_flops(*einsum) for einsum in einsums]
+
+    measured = [counted_einsum(*einsum) for einsum in einsums]
+    assert observe("flops.einsum_flops", probe, like=[0]) == measured, (
+        "the count differs from PyTorch's: take the product of all axis sizes, each axis once, and two FLOPs for each"
+    )
+
+
+@number("6.2")
+@weight(0.5)
+def test_einsum_flops_without_shared_sums(compare, seed):
+    """einsum_flops: one FLOP a product where nothing is summed, two where any axis is; sizes 0 and 1 too."""
+    rng = random.Random(seed)
+    a, b, c = (rng.randint(3, 90) for _ in range(3))
+
+    def probe(lib):
+        einsum_flops = lib.flops.einsum_flops
+        return [
+            einsum_flops("i, j -> i j", (a,), (b,)),
+            einsum_flops("batch i, batch i -> batch i", (a, b), (a, b)),
+            einsum_flops("i j, i -> j i", (a, b), (a,)),
+            einsum_flops("i, i ->", (a,), (a,)),
+            einsum_flops("i j, k -> i k", (a, b), (c,)),
+            einsum_flops("i, j -> ", (a,), (b,)),
+            einsum_flops("i k, k j -> i j", (a, 0), (0, b)),
+            einsum_flops("i k, k j -> i j", (a, 1), (1, b)),
+            einsum_flops("long_axis other, other third -> long_axis third", [10**7, 10**7 + 1], [10**7 + 1, 3]),
+        ]
+
+    compare("flops.einsum_flops", probe)
+
+
+@number("6.2")
+@weight(0.5)
+def test_einsum_flops_refuses_what_is_no_product(compare):
+    """einsum_flops: refuses unknown, clashing and repeated axes, and patterns that do not fit the shapes."""
+
+    def probe(lib):
+        einsum_flops = lib.flops.einsum_flops
+        return (
+            einsum_flops("query d, d key -> query key", (2, 3), (3, 4)),
+            refusal(lambda: einsum_flops("query d, key d -> query value", (2, 3), (4, 3)), names="value"),
+            refusal(lambda: einsum_flops("query width, width key -> query key", (2, 3), (5, 4)), names="width"),
+            refusal(lambda: einsum_flops("query width, width key -> query key", (2, 1), (5, 4)), names="width"),
+            refusal(lambda: einsum_flops("twin twin, twin key -> key", (3, 3), (3, 4)), names="twin"),
+            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3, 4), (3, 4))),
+            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3), (3,))),
+            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3))),
+            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3), (3, 4), (4, 5))),
+            refusal(lambda: einsum_flops("i j -> i", (2, 3))),
+            refusal(lambda: einsum_flops("... j, j k -> ... k", (2, 3), (3, 4))),
+            refusal(lambda: einsum_flops("i j, j k", (2, 3), (3, 4))),
+            refusal(lambda: einsum_flops("i j, j k -> i k", (-2, 3), (3, 4)), names=-2),
+        )
+
+    compare("flops.einsum_flops", probe)
+
+
+@number("6.3")
+@weight(1)
+@pytest.mark.parametrize("case", ["measured", "rules"])
+def test_elementwise_flops_are_one_an_element(compare, observe, seed, case):
+    """elementwise_flops: as many as the result of an elementwise operation has elements."""
+    rng = random.Random(seed)
+    shapes = [tuple(rng.randint(1, 30) for _ in range(rng.randint(0, 5))) for _ in range(30)] + [(), (0,), (3, 0, 2), (1, 1)]
+
+    def probe(lib):
+        return [lib.flops.elementwise_flops(shape) for shape in shapes]
+
+    def probe_rules(lib):
+        elementwise_flops = lib.flops.elementwise_flops
+        return (
+            elementwise_flops([10**7, 10**7 + 1, 10**7 + 3]),
+            elementwise_flops(torch.Size([2, 3])),
+            refusal(lambda: elementwise_flops((-2,)), names=-2),
+            refusal(lambda: elementwise_flops((4, -3, 5)), names=-3),
+            refusal(lambda: elementwise_flops((-7, -6))),
+        )
+
+    if case == "measured":
+        measured = [torch.empty(shape, device="meta").add(1).numel() for shape in shapes]
+        assert observe("flops.elementwise_flops", probe, like=[0]) == measured, (
+            "the count differs from the number of elements that an elementwise operation computes"
+        )
+    else:
+        compare("flops.elementwise_flops", probe_rules)
+
+
+@number("6.4")
+@weight(1)
+def test_deep_linear_flops_forward_is_what_pytorch_counts(observe, seed):
+    """deep_linear_flops: the forward pass costs what PyTorch counts."""
+    models = draw_models(seed)
+
+    def probe(lib):
+        return [lib.flops.deep_linear_flops(*model).forward for model in models]
+
+    measured = [counted(deep_linear(*model, False)[0]) for model in models]
+    assert observe("flops.deep_linear_flops", probe, like=[0]) == measured, (
+        "the FLOPs of the forward pass differ from those that PyTorch counts"
+    )
+
+
+@number("6.4")
+@weight(1)
+def test_deep_linear_flops_backward_computes_what_is_wanted(observe, seed):
+    """deep_linear_flops: the backward pass computes no gradient of an input that wants none."""
+    models = draw_models(seed)
+
+    def probe(lib):
+        return [lib.flops.deep_linear_flops(*model).backward for model in models]
+
+    measured = [
+        counted(step) - counted(forward) for forward, step in (deep_linear(*model, False) for model in models)
+    ]
+    assert observe("flops.deep_linear_flops", probe, like=[0]) == measured, (
+        "the FLOPs of the backward pass differ from those that PyTorch counts where the input wants no gradient"
+    )
+
+
+@number("6.4")
+@weight(0.5)
+def test_deep_linear_flops_with_input_gradient(observe, seed):
+    """deep_linear_flops: the whole step where the input's gradient is wanted too."""
+    models = draw_models(seed)
+
+    def probe(lib):
+        steps = [lib.flops.deep_linear_flops(*model, input_requires_grad=True) for model in models]
+        return [(step.backward, step.total) for step in steps]
+
+    measured = []
+    for model in models:
+        forward, step = deep_linear(*model, True)
+        total = counted(step)
+        measured.append((total - counted(forward), total))
+    assert observe("flops.deep_linear_flops", probe, like=[(0, 0)]) == measured, (
+        "the FLOPs of a step differ from those that PyTorch counts where the input wants a gradient"
+    )
+
+
+@number("6.4")
+@weight(0.5)
+def test_deep_linear_flops_at_the_edges(compare):
+    """deep_linear_flops: total is the sum; no layers, no rows, no columns; negative counts are refused."""
+
+    def probe(lib):
+        deep_linear_flops = lib.flops.deep_linear_flops
+        steps = [
+            deep_linear_flops(6, 5, 0),
+            deep_linear_flops(6, 5, 0, input_requires_grad=True),
+            deep_linear_flops(0, 5, 3),
+            deep_linear_flops(6, 0, 3),
+            deep_linear_flops(10**6 + 1, 10**6 + 3, 97),
+        ]
+        return (
+            [(step.forward, step.backward, step.total) for step in steps],
+            refusal(lambda: deep_linear_flops(-6, 5, 3), names=-6),
+            refusal(lambda: deep_linear_flops(6, -5, 3), names=-5),
+            refusal(lambda: deep_linear_flops(6, 5, -3), names=-3),
+        )
+
+    compare("flops.deep_linear_flops", probe)
+
+
+@number("6.5")
+@weight(1)
+@pytest.mark.parametrize("case", ["counted", "rules"])
+def test_training_step_flops_are_six_a_token_and_parameter(compare, observe, seed, case):
+    """training_step_flops: forward and backward pass, where every parameter multiplies every token."""
+    models = draw_models(seed)
+
+    def probe(lib):
+        return [
+            lib.flops.training_step_flops(batch, num_layers * dim * dim + dim) for batch, dim, num_layers in models
+        ]
+
+    def probe_rules(lib):
+        training_step_flops = lib.flops.training_step_flops
+        return (
+            training_step_flops(4 * 10**6 + 1, 70 * 10**9 + 1),
+            training_step_flops(num_tokens=0, num_parameters=5),
+            training_step_flops(5, 0),
+            refusal(lambda: training_step_flops(-4, 5), names=-4),
+            refusal(lambda: training_step_flops(4, -5), names=-5),
+        )
+
+    if case == "counted":
+        measured = [counted(deep_linear(*model, True)[1]) for model in models]
+        assert observe("flops.training_step_flops", probe, like=[0]) == measured, (
+            "the FLOPs of a training step differ from those that PyTorch counts in forward and backward pass"
+        )
+    else:
+        compare("flops.training_step_flops", probe_rules)
+
+
+def forward_workloads(seed: int) -> dict[str, Callable[[], Any]]:
+    """Build programs that multiply matrices by each of the four operators."""
+    rng = random.Random(seed)
+    b, m, k, n = rng.randint(2, 5), rng.randint(6, 9), rng.randint(10, 20), rng.randint(21, 30)
+    linear = nn.Linear(k, n)
+    x, w, batched = torch.ones(m, k), torch.ones(k, n), torch.ones(b, m, k)
+    return {
+        "mm": lambda: (x @ w, torch.mm(w.T, x.T)),
+        "addmm": lambda: (linear(x), torch.addmm(torch.ones(n), x, w)),
+        "bmm": lambda: (torch.bmm(batched, torch.ones(b, k, n)), torch.einsum("bmk,bnk->bmn", batched, torch.ones(b, n, k))),
+        "baddbmm": lambda: torch.baddbmm(torch.ones(1, n), batched, torch.ones(b, k, n)),
+        "broadcast": lambda: (batched @ w, linear(batched), torch.ones(3, b, m, k) @ torch.ones(3, 1, k, n)),
+    }
+
+
+@number("6.6")
+@weight(1)
+@pytest.mark.parametrize("workload", ["mm", "addmm", "bmm", "baddbmm", "broadcast"])
+def test_count_flops_counts_matrix_products(observe, seed, workload):
+    """count_flops: mm, addmm, bmm and baddbmm, as PyTorch counts them."""
+
+    def probe(lib):
+        return lib.flops.count_flops(forward_workloads(seed)[workload])
+
+    measured = counted(forward_workloads(seed)[workload])
+    assert observe("flops.count_flops", probe, like=0) == measured, f"the count differs from PyTorch's ({workload})"
+
+
+def backward_workload(seed: int, kind: str) -> Callable[[], Any]:
+    """Build a program that computes gradients."""
+    rng = random.Random(seed)
+    batch, dim, hidden = rng.randint(3, 9), rng.randint(10, 20), rng.randint(21, 30)
+    x = torch.ones(batch, dim)
+    if kind == "deep linear":
+        return deep_linear(batch, dim, 3, False)[1]
+    if kind == "mlp with a frozen layer":
+        model = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Linear(hidden, 1))
+        model[2].requires_grad_(False)
+        return lambda: model(x).sum().backward()
+    q, k, v = (torch.ones(2, batch, dim, requires_grad=True) for _ in range(3))
+    return lambda: (torch.softmax(q @ k.mT, -1) @ v).sum().backward()
+
+
+@number("6.6")
+@weight(1)
+@pytest.mark.parametrize("kind", ["deep linear", "mlp with a frozen layer", "attention"])
+def test_count_flops_counts_the_backward_pass(observe, seed, kind):
+    """count_flops: gradients are matrix products too."""
+
+    def probe(lib):
+        return lib.flops.count_flops(backward_workload(seed, kind))
+
+    measured = counted(backward_workload(seed, kind))
+    assert observe("flops.count_flops", probe, like=0) == measured, f"the count differs from PyTorch's ({kind})"
+
+
+def odd_workloads() -> list[Callable[[], Any]]:
+    """Build programs without matrix products, with other overloads of them, and with a very large one."""
+    x, w = torch.ones(3, 4), torch.ones(4, 5)
+    batched = torch.ones(2, 3, 4)
+    huge = torch.empty(10**6 + 3, 10**6 + 33, device="meta")
+    return [
+        lambda: None,
+        lambda: torch.softmax(x * 2 + x.exp(), dim=-1).sum(),
+        lambda: (torch.mv(x, torch.ones(4)), torch.dot(torch.ones(4), torch.ones(4)), torch.outer(torch.ones(3), torch.ones(4))),
+        lambda: torch.ones(3, 0) @ torch.ones(0, 5),
+        lambda: (torch.mm(x, w, out=torch.empty(3, 5)), torch.bmm(batched, torch.ones(2, 4, 5), out=torch.empty(2, 3, 5))),
+        lambda: torch.addmm(torch.ones(5), x, w, beta=0.5, alpha=2.0, out=torch.empty(3, 5)),
+        lambda: huge @ huge.T,
+    ]  # fmt: skip
+
+
+@number("6.6")
+@weight(0.5)
+def test_count_flops_counts_nothing_else(observe):
+    """count_flops: nothing but the four operators, in all their overloads, and each call from 0."""
+
+    def probe(lib):
+        return [lib.flops.count_flops(fn) for fn in odd_workloads() for _ in range(2)]
+
+    measured = [counted(fn) for fn in odd_workloads() for _ in range(2)]
+    assert observe("flops.count_flops", probe, like=[0]) == measured, (
+        "the count differs from PyTorch's: only mm, addmm, bmm and baddbmm count, in every overload, and each call starts at 0"
+    )
+
+
+@number("6.6")
+@weight(0.5)
+def test_count_flops_calls_once_and_lets_errors_through(compare):
+    """count_flops: calls the function once, lets its error through, and stops counting then."""
+
+    def probe(lib):
+        count_flops = lib.flops.count_flops
+        x, w = torch.ones(2, 3), torch.ones(3, 4)
+        calls = []
+
+        def product():
+            calls.append("product")
+            return x @ w
+
+        def failure():
+            calls.append("failure")
+            product()
+            raise KeyError("stop")
+
+        modes = len(_get_current_dispatch_mode_stack())
+        first = count_flops(product)
+        error = refusal(lambda: count_flops(failure), names="stop", kinds=(KeyError,))
+        left_behind = len(_get_current_dispatch_mode_stack()) - modes
+        return first, error, left_behind, count_flops(product), calls
+
+    compare("flops.count_flops", probe)
+
+
+A100, H100, H200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+HALF, FP8 = (torch.float16, torch.bfloat16), (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@number("6.7")
+@weight(0.5)
+@pytest.mark.parametrize("device_name", [A100, H100, H200], ids=["A100", "H100", "H200"])
+def test_promised_flop_per_sec_is_the_dense_peak(compare, device_name):
+    """promised_flop_per_sec: the dense peak of a GPU for a dtype, a float."""
+
+    def probe(lib):
+        dtypes = (torch.float32, *HALF) if device_name == A100 else (torch.float32, *HALF, *FP8)
+        return [lib.flops.promised_flop_per_sec(device_name, dtype) for dtype in dtypes]
+
+    compare("flops.promised_flop_per_sec", probe, rtol=1e-12)
+
+
+@number("6.7")
+@weight(0.5)
+def test_promised_flop_per_sec_promises_nothing_unknown(compare):
+    """promised_flop_per_sec: other cards, other dtypes and CPUs are refused."""
+    others = [
+        "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100-PCIE-40GB", "NVIDIA H200 NVL",
+        "NVIDIA A10", "NVIDIA V100-SXM2-16GB", "NVIDIA L40S", "cpu", "Intel(R) Xeon(R) Platinum 8480", "",
+    ]  # fmt: skip
+
+    def probe(lib):
+        promised_flop_per_sec = lib.flops.promised_flop_per_sec
+        return (
+            promised_flop_per_sec("H100", torch.float32),
+            [refusal(lambda name=name: promised_flop_per_sec(name, torch.bfloat16), names=name) for name in others],
+            refusal(lambda: promised_flop_per_sec("NVIDIA H100 PCIe", torch.float32), names="PCIe"),
+            refusal(lambda: promised_flop_per_sec(A100, torch.float8_e4m3fn), names=torch.float8_e4m3fn),
+            refusal(lambda: promised_flop_per_sec(H100, torch.float64), names=torch.float64),
+            refusal(lambda: promised_flop_per_sec(H200, torch.int64), names=torch.int64),
+        )
+
+    compare("flops.promised_flop_per_sec", probe, rtol=1e-12)
+
+
+@number("6.8")
+@weight(1)
+@pytest.mark.parametrize("case", ["values", "refusals"])
+def test_mfu_is_the_part_of_the_promise_that_is_kept(compare, seed, case):
+    """mfu: FLOPs per second, divided by the peak; seconds and peak must be more than 0."""
+    rng = random.Random(seed)
+    runs = [(10 ** rng.uniform(9, 18), 10 ** rng.uniform(-3, 3), 10 ** rng.uniform(12, 15)) for _ in range(20)]
+
+    def probe(lib):
+        mfu = lib.flops.mfu
+        return [*(mfu(*run) for run in runs), mfu(0, 1.5, 1e12), mfu(6, 3, 2), mfu(2 * 10**15, 1.0, 989 * 10**12)]
+
+    def probe_refusals(lib):
+        mfu = lib.flops.mfu
+        return (
+            mfu(1e12, 2.0, 1e12),
+            refusal(lambda: mfu(1e12, 0, 1e12), names=0),
+            refusal(lambda: mfu(1e12, 0.0, 1e12), names=0.0),
+            refusal(lambda: mfu(1e12, -2.5, 1e12), names=-2.5),
+            refusal(lambda: mfu(1e12, 2.0, 0.0), names=0.0),
+            refusal(lambda: mfu(1e12, 2.0, -7e12), names=-7e12),
+            refusal(lambda: mfu(-4, 2.0, 1e12), names=-4),
+        )
+
+    compare("flops.mfu", probe if case == "values" else probe_refusals, rtol=1e-12)
+
+
+PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
+
+
+class SlowProducts(TorchDispatchMode):
+    """Makes matrix products take a prescribed time, by a clock that nothing else moves."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        super().__init__()
+        self.seconds = seconds  # of each product in turn
+        self.now = 1000.0
+        self.products = 0
+        self.clock_reads = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let the operator run, and let the clock jump if it is a product."""
+        if func.overloadpacket in PRODUCTS:
+            self.now += self.seconds[min(self.products, len(self.seconds) - 1)]
+            self.products += 1
+        return func(*args, **(kwargs or {}))
+
+    def read(self) -> float:
+        """Stand in for time.perf_counter and its kin."""
+        self.clock_reads += 1
+        return self.now
+
+    def read_ns(self) -> int:
+        """Stand in for time.perf_counter_ns and its kin."""
+        self.clock_reads += 1
+        return round(self.now * 1e9)
+
+    def clocks(self, module: ModuleType) -> list[Any]:
+        """Return the patches that put this clock in place of every clock on the wall that `module` can have imported."""
+        fakes = {
+            **dict.fromkeys((time.time, time.perf_counter, time.monotonic), self.read),
+            **dict.fromkeys((time.time_ns, time.perf_counter_ns, time.monotonic_ns), self.read_ns),
+            # The CPU's time is not the wall's: on this clock no product takes any.
+            **dict.fromkeys((time.process_time, time.thread_time), lambda: 0.0),
+        }
+        return [
+            mock.patch.object(place, name, fakes[value])
+            for place in (time, timeit, module)
+            for name, value in vars(place).items()
+            if callable(value) and type(value) is type(time.time) and value in fakes
+        ]
+
+
+@number("6.9")
+@weight(0.5)
+@pytest.mark.parametrize(
+    ("warmup", "timed"),
+    # In units of 1/64 s. Neither the first nor the last, nor the mean, the smallest or the largest is the median.
+    [([300, 200], [8, 4, 64, 1, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])],
+    ids=["odd", "even", "without warming up"],
+)
+def test_time_matmul_is_the_median_of_the_timed_runs(observe, warmup, timed):
+    """time_matmul: the median of `repeats` products, each timed alone, after `warmup` that are not."""
+    seconds = [units / 64 for units in (*warmup, *timed)]
+
+    def probe(lib):
+        slow = SlowProducts(seconds)
+        patches = slow.clocks(lib.flops)
+        for patch in patches:
+            patch.start()
+        try:
+            with slow:
+                median = lib.flops.time_matmul(torch.ones(4, 5), torch.ones(5, 6), warmup=len(warmup), repeats=len(timed))
+        finally:
+            for patch in patches:
+                patch.stop()
+        return median, slow.products, slow.clock_reads
+
+    median, products, clock_reads = observe("flops.time_matmul", probe, like=(0.0, 0, 0))
+    assert products == len(seconds), "the product was not computed exactly warmup + repeats times"
+    # A clock that the probe did not find (timeit keeps its own) is judged by the row below only.
+    if clock_reads:
+        expected = statistics.median(seconds[len(warmup) :])
+        assert abs(median - expected) <= 1e-6 * expected, "the result is not the median of the timed products alone"
+
+
+class StopWatch(TorchDispatchMode):
+    """Notes how long each matrix product takes inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let the operator run, and note how long a product took."""
+        start = time.perf_counter()
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in PRODUCTS:
+            self.seconds.append(time.perf_counter() - start)
+        return result
+
+
+@number("6.9")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["real time", "refusals"])
+def test_time_matmul_measures_seconds(compare, observe, case):
+    """time_matmul: no less than the products take, no more than the call; refuses counts that cannot be."""
+    repeats = 5
+
+    def probe(lib):
+        x, w = torch.ones(256, 256), torch.ones(256, 256)
+        with StopWatch() as watch:
+            start = time.perf_counter()
+            median = lib.flops.time_matmul(x, w, 2, repeats)
+            whole = time.perf_counter() - start
+        return median, watch.seconds, whole
+
+    def probe_refusals(lib):
+        x, w = torch.ones(2, 3), torch.ones(3, 4)
+        time_matmul = lib.flops.time_matmul
+        return (
+            time_matmul(x, w, warmup=0, repeats=1) >= 0,
+            refusal(lambda: time_matmul(x, w, warmup=1, repeats=0), names=0),
+            refusal(lambda: time_matmul(x, w, warmup=1, repeats=-2), names=-2),
+            refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
+        )
+
+    if case == "refusals":
+        compare("flops.time_matmul", probe_refusals)
+        return
+    # Both bounds hold however busy the machine is: each timed product contains what the stopwatch saw of it, and three of
+    # the five last at least the median, one after the other. 2 % are for two clocks that do not run quite alike.
+    median, inside, whole = observe("flops.time_matmul", probe, like=(0.0, [0.0], 0.0))
+    assert len(inside) >= repeats, "fewer products were computed than were to be timed"
+    assert median >= 0.98 * statistics.median(inside[-repeats:]), "the result is less than the products really took"
+    assert math.ceil(repeats / 2) * median <= 1.02 * whole, "the result is more than the whole call took: are these seconds?"

@@ -1,0 +1,209 @@
+"""Part 1, back of the envelope: formulas held against counted FLOPs and real storages."""
+
+import random
+
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+from torch.utils.flop_counter import FlopCounterMode
+
+from autograder.probing import refusal
+
+# A quotient of six floats, multiplied in any order, is good to about 1e-15; the nearest mistake (dropping mfu = 0.97) is 3e-2.
+FLOAT_RTOL = 1e-12
+
+FLOAT_DTYPES = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+)  # fmt: skip
+
+
+def counted_training_flops(num_tokens: int, widths: list[int]) -> int:
+    """Count a training step of a chain of matrix products whose input wants a gradient too, where 6ND is exact."""
+    x = torch.ones(num_tokens, widths[0], requires_grad=True)
+    weights = [torch.ones(m, n, requires_grad=True) for m, n in zip(widths, widths[1:], strict=False)]
+    with FlopCounterMode(display=False) as counter:
+        for w in weights:
+            x = x @ w
+        x.sum().backward()
+    return counter.get_total_flops()
+
+
+@number("1.1")
+@weight(1)
+@pytest.mark.parametrize("case", ["small runs", "large runs", "rules"])
+def test_training_flops_are_those_that_pytorch_counts(compare, observe, seed, case):
+    """training_flops: forward and backward pass over every token, as PyTorch counts them."""
+    rng = random.Random(seed)
+    chains = [(rng.randint(1, 40), [rng.randint(1, 12) for _ in range(rng.randint(2, 5))]) for _ in range(6)]
+    sizes = [(sum(m * n for m, n in zip(w, w[1:], strict=False)), tokens) for tokens, w in chains]
+    large = [(10 ** rng.uniform(6, 12), 10 ** rng.uniform(9, 14)) for _ in range(20)]
+
+    def probe(lib):
+        runs = sizes if case == "small runs" else large
+        return [lib.napkin.training_flops(parameters, tokens) for parameters, tokens in runs]
+
+    def probe_rules(lib):
+        training_flops = lib.napkin.training_flops
+        return (
+            training_flops(0, 10),
+            training_flops(10, 0),
+            training_flops(7, 3),
+            refusal(lambda: training_flops(-7, 3), names=-7),
+            refusal(lambda: training_flops(7e9, -3.5), names=-3.5),
+        )
+
+    if case == "small runs":
+        measured = [float(counted_training_flops(tokens, widths)) for tokens, widths in chains]
+        assert observe("napkin.training_flops", probe, like=[0.0]) == measured, (
+            "the FLOPs of a training run differ from those that PyTorch counts in one"
+        )
+    else:
+        compare("napkin.training_flops", probe if case == "large runs" else probe_rules, rtol=FLOAT_RTOL)
+
+
+@number("1.2")
+@weight(0.5)
+def test_training_days_divides_by_what_the_devices_do(compare, seed):
+    """training_days: FLOPs of the run, divided by what all devices really do in a day."""
+    rng = random.Random(seed)
+    runs = [
+        (10 ** rng.uniform(8, 12), 10 ** rng.uniform(10, 13), rng.randint(2, 4000), 10 ** rng.uniform(13, 15), rng.uniform(0.1, 0.97))
+        for _ in range(20)
+    ]  # fmt: skip
+
+    def probe(lib):
+        training_days = lib.napkin.training_days
+        return [
+            *(training_days(*run) for run in runs),
+            training_days(7_000_000_000, 10**12, 64, 312e12, 1),  # ints, and the largest utilisation
+            training_days(7e9, 0, 64, 312e12, 0.5),
+        ]
+
+    compare("napkin.training_days", probe, rtol=FLOAT_RTOL)
+
+
+@number("1.2")
+@weight(0.5)
+def test_training_days_refuses_what_cannot_be(compare):
+    """training_days: refuses an mfu outside (0, 1], no devices, no speed, negative counts."""
+
+    def probe(lib):
+        def days(parameters=7e9, tokens=1e12, devices=64, flop_per_sec=312e12, mfu=0.5):
+            return lib.napkin.training_days(parameters, tokens, devices, flop_per_sec, mfu)
+
+        return (
+            days(mfu=1.0),
+            refusal(lambda: days(mfu=0), names=0),
+            refusal(lambda: days(mfu=-0.25), names=-0.25),
+            refusal(lambda: days(mfu=1.01), names=1.01),
+            refusal(lambda: days(mfu=45), names=45),
+            refusal(lambda: days(devices=0), names=0),
+            refusal(lambda: days(devices=-8), names=-8),
+            refusal(lambda: days(flop_per_sec=0.0), names=0.0),
+            refusal(lambda: days(flop_per_sec=-3e14), names=-3e14),
+            refusal(lambda: days(parameters=-7e9), names=-7e9),
+            refusal(lambda: days(tokens=-15), names=-15),
+        )
+
+    compare("napkin.training_days", probe, rtol=FLOAT_RTOL)
+
+
+@number("1.3")
+@weight(1)
+@pytest.mark.parametrize("case", ["AdamW", "mixed precision"])
+def test_bytes_per_parameter_are_those_of_real_storages(observe, seed, case):
+    """bytes_per_parameter: the bytes of real parameters, gradients, states and master copies."""
+    rng = random.Random(seed)
+    recipes = [tuple(rng.choice(FLOAT_DTYPES) for _ in range(4)) for _ in range(40)]
+    adamw_dtypes = (torch.float32, torch.float64, torch.bfloat16)
+
+    def probe(lib):
+        if case == "AdamW":
+            return [lib.napkin.bytes_per_parameter(dtype, dtype, dtype) for dtype in adamw_dtypes]
+        return [lib.napkin.bytes_per_parameter(p, g, s, master_dtype=master) for p, g, s, master in recipes]
+
+    got = observe("napkin.bytes_per_parameter", probe, like=[0])
+    if case == "AdamW":
+        measured = [measured_adamw_bytes(dtype) for dtype in adamw_dtypes]
+    else:
+        measured = [measured_bytes((p, g, s, s, master)) for p, g, s, master in recipes]
+    assert got == measured, "the bytes of a parameter differ from those that PyTorch allocates for it"
+
+
+def measured_bytes(dtypes: tuple[torch.dtype, ...], length: int = 6) -> int:
+    """Allocate a vector of each dtype, and return the bytes of all an element."""
+    return sum(torch.empty(length, dtype=dtype).untyped_storage().nbytes() for dtype in dtypes) // length
+
+
+def measured_adamw_bytes(dtype: torch.dtype, length: int = 6) -> int:
+    """Take a step with PyTorch's AdamW, and return the bytes an element of all that is as long as the parameter."""
+    parameter = torch.ones(length, dtype=dtype, requires_grad=True)
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.AdamW([parameter])
+    optimizer.step()
+    state = [value for value in optimizer.state[parameter].values() if value.numel() == length]
+    return sum(x.untyped_storage().nbytes() for x in (parameter, parameter.grad, *state)) // length
+
+
+@number("1.3")
+@weight(1)
+def test_bytes_per_parameter_counts_the_states_that_there_are(compare, seed):
+    """bytes_per_parameter: any number of states, two by default, and no master copy unless asked for."""
+    rng = random.Random(seed)
+    recipes = [(*(rng.choice(FLOAT_DTYPES) for _ in range(3)), num_states) for num_states in (0, 1, 2, 3, 8)]
+
+    def probe(lib):
+        bytes_per_parameter = lib.napkin.bytes_per_parameter
+        bf16 = torch.bfloat16
+        return (
+            [bytes_per_parameter(*recipe) for recipe in recipes],
+            bytes_per_parameter(bf16, bf16, torch.float32),
+            bytes_per_parameter(bf16, bf16, bf16, num_states=0, master_dtype=torch.float32),
+            bytes_per_parameter(bf16, bf16, torch.uint8, 2, torch.float32),  # 8-bit states
+            refusal(lambda: bytes_per_parameter(bf16, bf16, bf16, num_states=-3), names=-3),
+        )
+
+    compare("napkin.bytes_per_parameter", probe)
+
+
+@number("1.4")
+@weight(0.5)
+def test_max_parameters_leaves_no_room_for_one_more(observe, seed):
+    """max_parameters: all of its parameters fit, and not one more would."""
+    rng = random.Random(seed)
+    # Products stay below 2^50, so that float division cannot round a quotient up to the next whole number.
+    budgets = [
+        (rng.randint(1, 64), rng.choice([rng.randint(1, 10**12), float(rng.randint(1, 10**12))]), rng.randint(1, 33))
+        for _ in range(200)
+    ]
+    budgets += [(8, 80e9, 16), (3, 10, 16), (3, 15, 16), (2, 24, 16), (1, 16, 16)]
+
+    def probe(lib):
+        return [lib.napkin.max_parameters(*budget) for budget in budgets]
+
+    for largest, (devices, device_bytes, parameter_bytes) in zip(
+        observe("napkin.max_parameters", probe, like=[0]), budgets, strict=True
+    ):
+        room = devices * int(device_bytes)
+        assert largest * parameter_bytes <= room, "more parameters than fit into all devices together"
+        assert room < (largest + 1) * parameter_bytes, "one more parameter would have fitted into all devices together"
+
+
+@number("1.4")
+@weight(0.5)
+def test_max_parameters_refuses_what_cannot_be(compare):
+    """max_parameters: nothing fits into nothing; negative counts, or parameters of no bytes, are refused."""
+
+    def probe(lib):
+        max_parameters = lib.napkin.max_parameters
+        return (
+            max_parameters(4, 1000, 16),
+            max_parameters(0, 80e9, 16),
+            max_parameters(8, 0, 16),
+            refusal(lambda: max_parameters(8, 80e9, 0), names=0),
+            refusal(lambda: max_parameters(8, 80e9, -16), names=-16),
+            refusal(lambda: max_parameters(-8, 80e9, 16), names=-8),
+            refusal(lambda: max_parameters(8, -75, 16), names=-75),
+        )
+
+    compare("napkin.max_parameters", probe)

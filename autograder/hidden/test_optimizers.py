@@ -1,0 +1,620 @@
+"""Hidden tests of part 8, `optimizers`.
+
+Two kinds of rows. Rows about the formula compare displacements with the reference's. All others hold a run of the
+student's optimizer against another run of the *same* optimizer (a group against an optimizer of its own, a resumed
+run against an uncut one), so that a wrong formula loses the rows about the formula and nothing else.
+
+Everything is in float64. Parameters get drawn gradients, whose elements are between 0.5 and 1.5 in magnitude: no
+element is so small that eps matters where it should not, whatever the seed.
+"""
+
+import copy
+import io
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+from torch import Tensor, nn
+
+from autograder.probing import refusal
+
+SHAPES = ((3, 4), (5,), ())
+# Against the reference, relative to the largest displacement. Right float64 implementations agree within 1e-12; the
+# honest variants of AdamW (decay after the step, eps inside the correction) within 1e-4 where they are not meant to be
+# told apart. Every mistake that a row is meant for is 2e-2 and more.
+RTOL = 1e-3
+# Between two runs of the same implementation. State kept in single precision departs by 1e-7, mistakes by 1e-3 and more.
+OWN_RTOL = 1e-5
+
+Gradients = Sequence[Sequence[Tensor | None]]  # for each step, a gradient for each parameter
+
+
+def starts_and_gradients(seed: int, steps: int, shapes: Sequence[tuple[int, ...]] = SHAPES) -> tuple[list[Tensor], Any]:
+    """Draw where parameters start, between 2 and 4 in magnitude, and their gradients."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low: float, shape: tuple[int, ...]) -> Tensor:
+        magnitude = torch.rand(shape, generator=generator, dtype=torch.float64)
+        sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+        return (low + magnitude * max(low / 2, 1)) * sign
+
+    starts = [draw(2.0, shape) for shape in shapes]
+    return starts, [[draw(0.5, shape) for shape in shapes] for _ in range(steps)]
+
+
+def step_through(optimizer: Any, parameters: Sequence[nn.Parameter], gradients: Gradients) -> None:
+    """Take a step with each row of gradients."""
+    for row in gradients:
+        for parameter, gradient in zip(parameters, row, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
+        optimizer.step()
+
+
+def displacements(make: Callable[[list[nn.Parameter]], Any], starts: Sequence[Tensor], gradients: Gradients) -> list[Tensor]:
+    """Return how far an optimizer moves each parameter, as vectors."""
+    parameters = [nn.Parameter(start.clone()) for start in starts]
+    step_through(make(parameters), parameters, gradients)
+    return moved(parameters, starts)
+
+
+def moved(parameters: Sequence[nn.Parameter], starts: Sequence[Tensor]) -> list[Tensor]:
+    """Return how far parameters are from where they started, as vectors."""
+    return [(p.detach() - start).flatten() for p, start in zip(parameters, starts, strict=True)]
+
+
+def require_close(got: Tensor, expected: Tensor, sentence: str, rtol: float = OWN_RTOL) -> None:
+    """Assert that two displacements of the student's agree, and that there is a displacement at all."""
+    scale = float(expected.abs().max())
+    assert scale > 0, "The optimizer does not move the parameters."
+    assert got.shape == expected.shape and float((got - expected).abs().max()) <= rtol * scale, sentence
+
+
+VECTOR = torch.zeros(0, dtype=torch.float64)  # for observe: any vector in float64
+
+
+# What holds for every optimizer. `name` is the optimizer's, as in "optimizers.AdamW".
+
+
+def check_groups(observe: Any, name: str, seed: int, overrides: dict[str, tuple[Any, Any]]) -> None:
+    """Check that a group's own value of each hyper-parameter counts; overrides: (of the optimizer, of the group)."""
+    starts, gradients = starts_and_gradients(seed, steps=5, shapes=((4,), (3,)))
+    defaults = {key: default for key, (default, _) in overrides.items()}
+
+    def probe(lib: Any) -> Any:
+        optimizer_class = getattr(lib.optimizers, name)
+        reply = []
+        for key, (_, own) in overrides.items():
+            mixed = displacements(
+                lambda ps, key=key, own=own: optimizer_class([{"params": ps[:1], key: own}, {"params": ps[1:]}], **defaults),
+                starts,
+                gradients,
+            )
+            all_own = displacements(
+                lambda ps, key=key, own=own: optimizer_class(ps, **{**defaults, key: own}), starts, gradients
+            )
+            none_own = displacements(lambda ps: optimizer_class(ps, **defaults), starts, gradients)
+            reply.append((mixed[0], all_own[0], mixed[1], none_own[1]))
+        return reply
+
+    reply = observe(f"optimizers.{name}", probe, like=[(VECTOR, VECTOR, VECTOR, VECTOR)])
+    for key, (group, all_own, rest, none_own) in zip(overrides, reply, strict=True):
+        require_close(group, all_own, f"A group's own {key} is not what its parameters are stepped with.")
+        require_close(rest, none_own, f"One group's {key} changes how another group's parameters are stepped.")
+
+
+def check_later_group(observe: Any, name: str, seed: int) -> None:
+    """Check that a group added in mid-run starts as if it had an optimizer of its own."""
+    starts, gradients = starts_and_gradients(seed, steps=8, shapes=((4,), (3,)))
+
+    def probe(lib: Any) -> Any:
+        optimizer_class = getattr(lib.optimizers, name)
+        first, later = (nn.Parameter(start.clone()) for start in starts)
+        optimizer = optimizer_class([first], lr=0.01)
+        step_through(optimizer, [first], [row[:1] for row in gradients[:5]])
+        optimizer.add_param_group({"params": [later], "lr": 0.02})
+        step_through(optimizer, [first, later], gradients[5:])
+        alone = displacements(lambda ps: optimizer_class(ps, lr=0.02), starts[1:], [row[1:] for row in gradients[5:]])
+        return moved([later], starts[1:])[0], alone[0]
+
+    later, alone = observe(f"optimizers.{name}", probe, like=(VECTOR, VECTOR))
+    require_close(later, alone, "A group that is added in mid-run is not stepped as it would be in an optimizer of its own.")
+
+
+def check_none_gradients(observe: Any, name: str, seed: int) -> None:
+    """Check that a step without a gradient leaves a parameter and its state alone."""
+    starts, gradients = starts_and_gradients(seed, steps=7, shapes=((4,), (3,), (2,)))
+    present = [True, False, False, True, True, False, True]
+
+    def probe(lib: Any) -> Any:
+        optimizer_class = getattr(lib.optimizers, name)
+        rows = [[row[0], row[1] if there else None, None] for row, there in zip(gradients, present, strict=True)]
+        _, sometimes, never = displacements(lambda ps: optimizer_class(ps, lr=0.01), starts, rows)
+        own_rows = [[row[1]] for row, there in zip(gradients, present, strict=True) if there]
+        (alone,) = displacements(lambda ps: optimizer_class(ps, lr=0.01), starts[1:2], own_rows)
+        return sometimes, alone, never
+
+    sometimes, alone, never = observe(f"optimizers.{name}", probe, like=(VECTOR, VECTOR, VECTOR))
+    assert not never.any(), "A parameter that never has a gradient moves."
+    require_close(sometimes, alone, "A step in which a parameter's gradient is None changes its later steps: did its state age?")
+
+
+def check_changing_lr(observe: Any, name: str, seed: int, how: str, **hyperparameters: Any) -> None:
+    """Check that each step is as long as the learning rate at that moment says."""
+    starts, gradients = starts_and_gradients(seed, steps=6, shapes=((4,),))
+    factors = [0.5 ** (i // 2) for i in range(6)] if how == "StepLR" else [1.0, 3.0, 0.25, 0.0, 2.0, 0.5]
+
+    def probe(lib: Any) -> Any:
+        optimizer_class = getattr(lib.optimizers, name)
+
+        def steps(change: bool) -> list[Tensor]:
+            p = nn.Parameter(starts[0].clone())
+            optimizer = optimizer_class([p], lr=0.02, **hyperparameters)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5) if how == "StepLR" and change else None
+            lengths = []
+            for factor, row in zip(factors, gradients, strict=True):
+                before = p.detach().clone()
+                if change and scheduler is None:
+                    optimizer.param_groups[0]["lr"] = 0.02 * factor
+                step_through(optimizer, [p], [row])
+                if scheduler is not None:
+                    scheduler.step()
+                lengths.append(p.detach() - before)
+            return lengths
+
+        return steps(change=False), steps(change=True)
+
+    constant, changing = observe(f"optimizers.{name}", probe, like=([VECTOR], [VECTOR]))
+    expected = torch.stack([factor * step for factor, step in zip(factors, constant, strict=True)])
+    require_close(torch.stack(changing), expected, "When the learning rate in a group changes between two steps, the steps don't.")
+
+
+def check_closure(compare: Any, name: str, seed: int) -> None:
+    """Check when and how `step` calls its closure, and what it returns."""
+    (start,), _ = starts_and_gradients(seed, steps=0, shapes=((4,),))
+
+    def probe(lib: Any) -> Any:
+        p = nn.Parameter(start.clone())
+        optimizer = getattr(lib.optimizers, name)([p], lr=0.01)
+        calls = []
+
+        def closure() -> Tensor:
+            calls.append((torch.is_grad_enabled(), p.detach().clone()))
+            optimizer.zero_grad()
+            loss = (p**2).sum()
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
+        direction = torch.sign(p.detach() - start)
+        return calls, None if loss is None else torch.as_tensor(loss).item(), direction, optimizer.step()
+
+    compare(f"optimizers.{name}", probe)
+
+
+def check_gradients(compare: Any, name: str, seed: int) -> None:
+    """Check that gradients stay as they were."""
+    starts, gradients = starts_and_gradients(seed, steps=2)
+
+    def probe(lib: Any) -> Any:
+        parameters = [nn.Parameter(start.clone()) for start in starts]
+        optimizer = getattr(lib.optimizers, name)(parameters, lr=0.01)
+        seen = []
+        for row in gradients:
+            step_through(optimizer, parameters, [row])
+            seen.append([p.grad for p in parameters])
+        return seen
+
+    compare(f"optimizers.{name}", probe, rtol=0.0)
+
+
+def check_graph(compare: Any, name: str, seed: int) -> None:
+    """Check that no autograd graph stays behind, even where the gradients have one (as for a second derivative)."""
+    starts, _ = starts_and_gradients(seed, steps=0)
+
+    def probe(lib: Any) -> Any:
+        parameters = [nn.Parameter(start.clone()) for start in starts]
+        optimizer = getattr(lib.optimizers, name)(parameters, lr=0.01)
+        for _ in range(2):
+            loss = torch.stack([(p**3).sum() for p in parameters]).sum()
+            for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters, create_graph=True), strict=True):
+                p.grad = gradient
+            optimizer.step()
+        state = [value for p in parameters for value in optimizer.state[p].values() if isinstance(value, Tensor)]
+        return [(p.requires_grad, p.is_leaf) for p in parameters], any(value.requires_grad for value in state)
+
+    compare(f"optimizers.{name}", probe)
+
+
+def check_state_dtype(compare: Any, name: str, seed: int, num_moments: int) -> None:
+    """Check that what is remembered for each element has the parameter's dtype, and that AdamW counts with an int."""
+    dtypes = (torch.float32, torch.bfloat16, torch.float64)
+    starts, gradients = starts_and_gradients(seed, steps=3, shapes=((4, 3), (2, 5), (6,)))
+
+    def probe(lib: Any) -> Any:
+        parameters = [nn.Parameter(start.to(dtype)) for start, dtype in zip(starts, dtypes, strict=True)]
+        optimizer = getattr(lib.optimizers, name)(parameters, lr=0.01)
+        rows = [[gradient.to(dtype) for gradient, dtype in zip(row, dtypes, strict=True)] for row in gradients]
+        step_through(optimizer, parameters, rows)
+        reply = []
+        for p in parameters:
+            state = optimizer.state[p]
+            moments = [value for value in state.values() if isinstance(value, Tensor) and value.shape == p.shape]
+            found = sorted({str(moment.dtype) for moment in moments})
+            reply.append((p.dtype, found, min(len(moments), num_moments), state.get("step") if name == "AdamW" else None))
+        return reply
+
+    compare(f"optimizers.{name}", probe)
+
+
+def check_resumed(observe: Any, name: str, seed: int, how: str, **hyperparameters: Any) -> None:
+    """Check that a run that is cut and resumed from its state_dict ends where the uncut run does."""
+    starts, gradients = starts_and_gradients(seed, steps=6)
+
+    def probe(lib: Any) -> Any:
+        optimizer_class = getattr(lib.optimizers, name)
+        uncut = displacements(lambda ps: optimizer_class(ps, **hyperparameters), starts, gradients)
+
+        before = [nn.Parameter(start.clone()) for start in starts]
+        optimizer = optimizer_class(before, **hyperparameters)
+        step_through(optimizer, before, gradients[:3])
+        if how == "a file":
+            file = io.BytesIO()
+            torch.save(optimizer.state_dict(), file)
+            file.seek(0)
+            saved = torch.load(file, weights_only=True)
+        else:
+            saved = copy.deepcopy(optimizer.state_dict())
+
+        after = [nn.Parameter(p.detach().clone()) for p in before]
+        resumed = optimizer_class(after)
+        resumed.load_state_dict(saved)
+        step_through(resumed, after, gradients[3:])
+        return torch.cat(moved(after, starts)), torch.cat(uncut)
+
+    cut, uncut = observe(f"optimizers.{name}", probe, like=(VECTOR, VECTOR))
+    require_close(cut, uncut, "A run resumed from its state_dict departs from the uncut run: is all state in self.state[p]?")
+
+
+def check_hyperparameters(
+    compare: Any, name: str, wrong: Iterable[tuple[dict[str, Any], float]], right: Iterable[dict[str, Any]]
+) -> None:
+    """Check what the constructor refuses and accepts, and its defaults."""
+    wrong, right = list(wrong), list(right)
+
+    def probe(lib: Any) -> Any:
+        optimizer_class = getattr(lib.optimizers, name)
+
+        def build(hyperparameters: dict[str, Any]) -> Callable[[], Any]:
+            return lambda: optimizer_class([nn.Parameter(torch.ones(2))], **hyperparameters)
+
+        group = build({})().param_groups[0]
+        defaults = {key: group[key] for key in ("lr", "eps", "weight_decay") if key in group}
+        betas = [float(beta) for beta in group.get("betas", ())]
+        refused = [refusal(build(hyperparameters), names=value) for hyperparameters, value in wrong]
+        return refused, [refusal(build(hyperparameters)) for hyperparameters in right], betas, defaults
+
+    compare(f"optimizers.{name}", probe)
+
+
+# 8.1 SGD
+
+
+@number("8.1")
+@weight(1)
+@pytest.mark.parametrize("hyperparameters", [{}, {"lr": 0.3}], ids=["defaults", "lr"])
+def test_sgd_follows_the_reference(compare: Any, seed: int, hyperparameters: dict[str, Any]) -> None:
+    """SGD: each step moves the parameters by lr times the gradient, downhill."""
+    starts, gradients = starts_and_gradients(seed, steps=4)
+
+    def probe(lib: Any) -> Any:
+        return displacements(lambda ps: lib.optimizers.SGD(ps, **hyperparameters), starts, gradients)
+
+    compare("optimizers.SGD", probe, rtol=RTOL)
+
+
+@number("8.1")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["own lr", "added later", "lr by hand", "StepLR"])
+def test_sgd_reads_lr_from_the_group(observe: Any, seed: int, case: str) -> None:
+    """SGD: groups with their own lr, groups added later, and an lr that changes between steps."""
+    if case == "own lr":
+        check_groups(observe, "SGD", seed, {"lr": (0.1, 0.02)})
+    elif case == "added later":
+        check_later_group(observe, "SGD", seed)
+    else:
+        check_changing_lr(observe, "SGD", seed, case)
+
+
+@number("8.1")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["None gradients", "closure", "gradients", "graph", "hyper-parameters"])
+def test_sgd_is_a_proper_optimizer(compare: Any, observe: Any, seed: int, case: str) -> None:
+    """SGD: None gradients, closures, unchanged gradients, no graph left behind, a negative lr refused."""
+    if case == "None gradients":
+        check_none_gradients(observe, "SGD", seed)
+    elif case == "closure":
+        check_closure(compare, "SGD", seed)
+    elif case == "gradients":
+        check_gradients(compare, "SGD", seed)
+    elif case == "graph":
+        check_graph(compare, "SGD", seed)
+    else:
+        check_hyperparameters(compare, "SGD", wrong=[({"lr": -0.5}, -0.5), ({"lr": -1e-9}, -1e-9)], right=[{"lr": 0.0}])
+
+
+# 8.2 AdaGrad
+
+
+@number("8.2")
+@weight(1)
+@pytest.mark.parametrize("hyperparameters", [{}, {"lr": 0.3, "eps": 1e-6}], ids=["defaults", "lr"])
+def test_adagrad_follows_the_reference(compare: Any, seed: int, hyperparameters: dict[str, Any]) -> None:
+    """AdaGrad: steps shrink with the root of all squared gradients so far."""
+    starts, gradients = starts_and_gradients(seed, steps=8)
+
+    def probe(lib: Any) -> Any:
+        return [displacements(lambda ps: lib.optimizers.AdaGrad(ps, **hyperparameters), starts, gradients[:n]) for n in (1, 8)]
+
+    compare("optimizers.AdaGrad", probe, rtol=RTOL)
+
+
+@number("8.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["large eps", "zero gradient"])
+def test_adagrad_adds_eps_to_the_root(compare: Any, seed: int, case: str) -> None:
+    """AdaGrad: eps is added to the root, not under it, and keeps 0 / 0 away."""
+    starts, gradients = starts_and_gradients(seed, steps=4)
+    if case == "zero gradient":  # of the first parameter, in the first two steps
+        gradients = [[torch.zeros_like(row[0]) if i < 2 else row[0], *row[1:]] for i, row in enumerate(gradients)]
+    eps = 0.5 if case == "large eps" else 1e-10
+
+    def probe(lib: Any) -> Any:
+        return displacements(lambda ps: lib.optimizers.AdaGrad(ps, lr=0.1, eps=eps), starts, gradients)
+
+    compare("optimizers.AdaGrad", probe, rtol=RTOL)
+
+
+@number("8.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["own hyper-parameters", "added later", "lr by hand", "StepLR"])
+def test_adagrad_reads_hyperparameters_from_the_group(observe: Any, seed: int, case: str) -> None:
+    """AdaGrad: groups with their own lr or eps, groups added later, and an lr that changes between steps."""
+    if case == "own hyper-parameters":
+        check_groups(observe, "AdaGrad", seed, {"lr": (0.1, 0.02), "eps": (1e-10, 1.0)})
+    elif case == "added later":
+        check_later_group(observe, "AdaGrad", seed)
+    else:
+        check_changing_lr(observe, "AdaGrad", seed, case)
+
+
+@number("8.2")
+@weight(0.5)
+@pytest.mark.parametrize("how", ["a copy", "a file"])
+def test_adagrad_resumes_from_its_state_dict(observe: Any, seed: int, how: str) -> None:
+    """AdaGrad: a run that is saved and resumed ends where the uncut run does."""
+    check_resumed(observe, "AdaGrad", seed, how, lr=0.1)
+
+
+@number("8.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["None gradients", "closure", "gradients", "graph", "dtype of the state", "hyper-parameters"])
+def test_adagrad_is_a_proper_optimizer(compare: Any, observe: Any, seed: int, case: str) -> None:
+    """AdaGrad: None gradients, closures, unchanged gradients, no graph left, the state's dtype, wrong values refused."""
+    if case == "None gradients":
+        check_none_gradients(observe, "AdaGrad", seed)
+    elif case == "closure":
+        check_closure(compare, "AdaGrad", seed)
+    elif case == "gradients":
+        check_gradients(compare, "AdaGrad", seed)
+    elif case == "graph":
+        check_graph(compare, "AdaGrad", seed)
+    elif case == "dtype of the state":
+        check_state_dtype(compare, "AdaGrad", seed, num_moments=1)
+    else:
+        wrong = [({"lr": -0.5}, -0.5), ({"eps": -1e-9}, -1e-9)]
+        check_hyperparameters(compare, "AdaGrad", wrong, right=[{"lr": 0.0}, {"eps": 0.0}])
+
+
+# 8.3 AdamW
+
+
+@number("8.3")
+@weight(1.5)
+@pytest.mark.parametrize(
+    "hyperparameters",
+    [{}, {"lr": 0.02, "betas": (0.7, 0.9)}, {"betas": (0.0, 0.9)}, {"betas": (0.9, 0.0)}],
+    ids=["defaults", "lr and betas", "beta1 of 0", "beta2 of 0"],
+)
+def test_adamw_follows_the_reference(compare: Any, seed: int, hyperparameters: dict[str, Any]) -> None:
+    """AdamW: without decay, ten steps with bias-corrected moments end where the reference's end."""
+    starts, gradients = starts_and_gradients(seed, steps=10)
+
+    def probe(lib: Any) -> Any:
+        def make(parameters: list[nn.Parameter]) -> Any:
+            return lib.optimizers.AdamW(parameters, weight_decay=0.0, **hyperparameters)
+
+        return [displacements(make, starts, gradients[:n]) for n in (1, 3, 10)]
+
+    compare("optimizers.AdamW", probe, rtol=RTOL)
+
+
+@number("8.3")
+@weight(1)
+@pytest.mark.parametrize("hyperparameters", [{}, {"lr": 0.1, "weight_decay": 0.5}], ids=["defaults", "large"])
+def test_adamw_decays_weights_apart_from_the_gradient(compare: Any, seed: int, hyperparameters: dict[str, Any]) -> None:
+    """AdamW: where the gradient is 0, each step takes lr times weight_decay of the parameter, and nothing else."""
+    starts, _ = starts_and_gradients(seed, steps=0)  # a gradient of 0 leaves the decay alone, whatever the moments are
+    gradients = [[torch.zeros_like(start) for start in starts]] * 6
+
+    def probe(lib: Any) -> Any:
+        return displacements(lambda ps: lib.optimizers.AdamW(ps, **hyperparameters), starts, gradients)
+
+    compare("optimizers.AdamW", probe, rtol=RTOL)
+
+
+@number("8.3")
+@weight(0.5)
+@pytest.mark.parametrize(
+    "hyperparameters",
+    [{"lr": 0.01, "eps": 0.2, "weight_decay": 0.0}, {"lr": 0.2, "weight_decay": 1.0}],
+    ids=["eps", "decay"],
+)
+def test_adamw_follows_the_algorithm_line_by_line(compare: Any, seed: int, hyperparameters: dict[str, Any]) -> None:
+    """AdamW: eps is added to the root of the corrected moment, and the decay is taken before the step."""
+    # The one row that tells apart forms in honest use: here they are 5e-2 and more from the one that the handout states.
+    starts, gradients = starts_and_gradients(seed, steps=5)
+
+    def probe(lib: Any) -> Any:
+        return displacements(lambda ps: lib.optimizers.AdamW(ps, **hyperparameters), starts, gradients)
+
+    compare("optimizers.AdamW", probe, rtol=RTOL)
+
+
+@number("8.3")
+@weight(0.5)
+def test_adamw_steps_do_not_shrink_with_the_gradient(observe: Any, seed: int) -> None:
+    """AdamW: while eps is far below the gradients, steps do not depend on the gradients' scale."""
+    starts, gradients = starts_and_gradients(seed, steps=5)
+    small = [[gradient * 1e-4 for gradient in row] for row in gradients]
+
+    def probe(lib: Any) -> Any:
+        def make(parameters: list[nn.Parameter]) -> Any:
+            return lib.optimizers.AdamW(parameters, betas=(0.9, 0.9), eps=1e-8, weight_decay=0.0)
+
+        return torch.cat(displacements(make, starts, small)), torch.cat(displacements(make, starts, gradients))
+
+    shrunk, usual = observe("optimizers.AdamW", probe, like=(VECTOR, VECTOR))
+    # eps beside the root, in or out of the correction, changes steps by 1e-3 at most; under the root, by 0.2 and more.
+    sentence = "With smaller gradients, all far above eps, the steps are smaller: is eps added under the root?"
+    require_close(shrunk, usual, sentence, rtol=1e-2)
+
+
+@number("8.3")
+@weight(0.5)
+def test_adamw_reads_hyperparameters_from_the_group(observe: Any, seed: int) -> None:
+    """AdamW: a group may override lr, betas, eps and weight_decay, for itself alone."""
+    overrides = {"lr": (0.01, 0.03), "betas": ((0.9, 0.99), (0.5, 0.6)), "eps": (1e-8, 0.5), "weight_decay": (0.1, 2.0)}
+    check_groups(observe, "AdamW", seed, overrides)
+
+
+@number("8.3")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["None gradients", "added later"])
+def test_adamw_counts_each_parameters_steps(observe: Any, seed: int, case: str) -> None:
+    """AdamW: parameters without a gradient and groups added later keep moments and step counters of their own."""
+    if case == "None gradients":
+        check_none_gradients(observe, "AdamW", seed)
+    else:
+        check_later_group(observe, "AdamW", seed)
+
+
+@number("8.3")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["lr by hand", "StepLR"])
+def test_adamw_follows_a_changing_lr(observe: Any, seed: int, case: str) -> None:
+    """AdamW: a learning rate that changes between steps, by hand or by a scheduler, counts from the next step on."""
+    check_changing_lr(observe, "AdamW", seed, case, weight_decay=0.0)
+
+
+@number("8.3")
+@weight(0.5)
+def test_adamw_runs_its_closure(compare: Any, seed: int) -> None:
+    """AdamW: a closure is called once, before the update, with gradients enabled, and its loss is returned."""
+    check_closure(compare, "AdamW", seed)
+
+
+@number("8.3")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["gradients", "graph", "dtype of the state"])
+def test_adamw_leaves_only_its_state_behind(compare: Any, seed: int, case: str) -> None:
+    """AdamW: gradients stay as they were, no graph stays behind, moments have the parameter's dtype, `step` is an int."""
+    if case == "gradients":
+        check_gradients(compare, "AdamW", seed)
+    elif case == "graph":
+        check_graph(compare, "AdamW", seed)
+    else:
+        check_state_dtype(compare, "AdamW", seed, num_moments=2)
+
+
+@number("8.3")
+@weight(0.5)
+@pytest.mark.parametrize("how", ["a copy", "a file"])
+def test_adamw_resumes_from_its_state_dict(observe: Any, seed: int, how: str) -> None:
+    """AdamW: a run that is saved and resumed ends where the uncut run does."""
+    check_resumed(observe, "AdamW", seed, how, lr=0.02, betas=(0.8, 0.95), weight_decay=0.1)
+
+
+@number("8.3")
+@weight(0.5)
+def test_adamw_refuses_wrong_hyperparameters(compare: Any) -> None:
+    """AdamW: wrong hyper-parameters are refused by name, borderline ones accepted, and the defaults are as stated."""
+    wrong = [
+        ({"lr": -0.5}, -0.5),
+        ({"eps": -1e-9}, -1e-9),
+        ({"weight_decay": -0.25}, -0.25),
+        ({"betas": (1.0, 0.999)}, 1.0),
+        ({"betas": (0.9, 1.0)}, 1.0),
+        ({"betas": (-0.125, 0.999)}, -0.125),
+        ({"betas": (0.9, -0.125)}, -0.125),
+        ({"betas": (1.5, 0.5)}, 1.5),
+    ]
+    right = [{"lr": 0.0}, {"eps": 0.0}, {"weight_decay": 0.0}, {"betas": (0.0, 0.5)}, {"betas": (0.5, 0.0)}]
+    check_hyperparameters(compare, "AdamW", wrong, right)
+
+
+# 8.4 optimizer_state_bytes
+
+
+def optimizers_with_state(seed: int) -> list[Any]:
+    """Build optimizers of PyTorch's, with all sorts of state."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def model(dtype: torch.dtype, with_gradients: int = 3) -> list[nn.Parameter]:
+        shapes = torch.randint(1, 12, (3, 2), generator=generator).tolist()
+        parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
+        for p in parameters[:with_gradients]:
+            p.grad = torch.ones_like(p)
+        return parameters
+
+    built = [
+        torch.optim.AdamW(model(torch.float32)),
+        torch.optim.AdamW(model(torch.bfloat16)),
+        torch.optim.AdamW(model(torch.float64, with_gradients=1)),
+        torch.optim.Adam(model(torch.float32), amsgrad=True),
+        torch.optim.SGD(model(torch.float32), lr=0.1),
+        torch.optim.SGD(model(torch.float64), lr=0.1, momentum=0.9),
+        torch.optim.Adagrad(model(torch.float32)),
+        torch.optim.RMSprop(model(torch.float32), momentum=0.5),
+    ]
+    for optimizer in built:
+        optimizer.step()
+    built.append(torch.optim.AdamW(model(torch.float32)))  # has taken no step
+
+    flat = torch.optim.SGD(model(torch.float32), lr=0.1)  # a Python counter, and moments that are views of one buffer
+    buffer = torch.zeros(1 + int(torch.randint(20, 90, (), generator=generator)))
+    for p in flat.param_groups[0]["params"]:
+        flat.state[p] = {"step": 3, "m": buffer[:10], "v": buffer[10:], "t": torch.tensor(1.0)}
+    return [*built, flat]
+
+
+@number("8.4")
+@weight(1)
+def test_optimizer_state_bytes_is_what_state_holds(observe: Any, seed: int) -> None:
+    """optimizer_state_bytes: the bytes that the state of PyTorch's own optimizers really holds."""
+
+    def probe(lib: Any) -> Any:
+        return [lib.optimizers.optimizer_state_bytes(optimizer) for optimizer in optimizers_with_state(seed)]
+
+    got = observe("optimizers.optimizer_state_bytes", probe, like=[0])
+    for answer, optimizer in zip(got, optimizers_with_state(seed), strict=True):
+        tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+        measured = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        assert answer == measured, f"Wrong for {describe(optimizer)}."
+
+
+def describe(optimizer: Any) -> str:
+    """Say which optimizer a wrong answer is about."""
+    tensors = sum(isinstance(value, Tensor) for state in optimizer.state.values() for value in state.values())
+    return f"{type(optimizer).__name__} with {tensors} tensors in its state" if tensors else "an optimizer without state"

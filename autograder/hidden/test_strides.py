@@ -1,0 +1,492 @@
+"""Part 4, `strides`: what PyTorch itself says of shapes, strides and views, held against the student's answers.
+
+Where PyTorch has a verdict (`stride`, `is_contiguous`, `view`), it is asked for it on the trusted side, about tensors on the
+`meta` device; a probe only sends the cases and brings the answers back. All cases of a row go in one probe.
+"""
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from autograder.probing import refusal
+
+Shape = tuple[int, ...]
+Layout = tuple[Shape, Shape]  # sizes and strides
+
+
+# --- cases: drawn and measured on the trusted side ---
+
+
+def measured_strides(shape: Shape) -> Shape:
+    """The strides that PyTorch gives to a new tensor."""
+    return torch.empty(shape, device="meta").stride()
+
+
+def tensor(layout: Layout) -> torch.Tensor:
+    """A tensor with these sizes and strides and no memory."""
+    return torch.empty_strided(*layout, device="meta")
+
+
+def measured_view(layout: Layout, new_shape: Shape) -> tuple[Shape, Shape] | None:
+    """The sizes and strides of PyTorch's own view, or None where it says that there is none."""
+    try:
+        view = tensor(layout).view(new_shape)
+    except RuntimeError as error:
+        assert "view size is not compatible" in str(error), f"not a question of strides: {error}"
+        return None
+    return tuple(view.shape), view.stride()
+
+
+def draw_shape(rng: random.Random, sizes: Shape) -> Shape:
+    """A shape of up to four axes."""
+    return tuple(rng.choice(sizes) for _ in range(rng.randint(0, 4)))
+
+
+def draw_strides(rng: random.Random, shape: Shape, kinds: tuple[str, ...]) -> Shape:
+    """Strides that such a tensor can have in PyTorch: of a new tensor, a permuted, sliced or expanded one, or any."""
+    kind = rng.choice(kinds)
+    if kind == "any":
+        return tuple(rng.randint(0, 12) for _ in shape)
+    axes = list(range(len(shape)))
+    if kind == "permuted":
+        rng.shuffle(axes)
+    parent = [shape[axis] + (rng.choice((0, 0, 1, 2)) if kind == "sliced" else 0) for axis in axes]
+    strides = [0] * len(shape)
+    for axis, stride in zip(axes, measured_strides(tuple(parent)), strict=True):
+        strides[axis] = 0 if kind == "expanded" and rng.random() < 0.5 else stride
+    return tuple(strides)
+
+
+def draw_new_shape(rng: random.Random, shape: Shape, with_ones: bool) -> Shape:
+    """A shape with as many elements: neighbours joined and axes cut, at random."""
+    sizes: list[int] = []
+    for size in shape:
+        if sizes and rng.random() < 0.4:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+    for i, size in reversed(list(enumerate(sizes))):
+        divisors = [d for d in range(2, size) if size % d == 0]
+        if divisors and rng.random() < 0.5:
+            divisor = rng.choice(divisors)
+            sizes[i : i + 1] = [divisor, size // divisor]
+    if not with_ones:
+        return tuple(size for size in sizes if size != 1)
+    for _ in range(rng.randint(0, 2)):
+        sizes.insert(rng.randint(0, len(sizes)), 1)
+    return tuple(sizes)
+
+
+# --- 4.1 same_storage ---
+
+
+@number("4.1")
+@weight(0.5)
+def test_same_storage_of_views_and_copies(compare, seed):
+    """same_storage: views share it wherever they start, copies do not."""
+
+    def probe(lib):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+        views = [x, x[1:], x[:, 1], x.t(), x.view(6, 4), x[0].expand(3, 6), x.detach(), x.view(torch.int32), x[:0]]
+        copies = [x.clone(), x.t().contiguous(), x.t().reshape(24), x + 0, torch.empty_like(x)]
+        tensors = [*views, *copies]
+        return [lib.strides.same_storage(a, b) for a in tensors for b in tensors]
+
+    compare("strides.same_storage", probe)
+
+
+@number("4.1")
+@weight(0.5)
+def test_same_storage_of_tensors_without_bytes(compare):
+    """same_storage: tensors without bytes, empty ones or ones on the meta device, share only with their own views."""
+
+    def probe(lib):
+        answers = []
+        for device, shape in itertools.product(("cpu", "meta"), ((0,), (0, 3), (2, 3))):
+            x, y = torch.empty(shape, device=device), torch.empty(shape, device=device)
+            pairs = [(x, x), (x, x.t() if x.dim() == 2 else x.view(0, 1)), (x, x.flatten()), (x, y), (x.flatten(), y)]
+            answers += [lib.strides.same_storage(a, b) for a, b in pairs]
+        return answers
+
+    compare("strides.same_storage", probe)
+
+
+# --- 4.2 flat_index ---
+
+
+@number("4.2")
+@weight(0.5)
+def test_flat_index_is_where_the_storage_has_the_element(observe, seed):
+    """flat_index: the storage holds the element there, in slices and transposes and behind an offset too."""
+    rng = random.Random(seed)
+    cases = [((), (), 0), ((), (), 5), ((3,), (0,), 2)]  # no axes; an expanded axis
+    places = [0, 5, 2]
+    for _ in range(60):
+        storage = torch.arange(rng.randint(600, 700))  # each element is its own place
+        parent = storage[rng.choice((0, 0, 7, 31)) :][:360].view(3, 4, 5, 6)
+        x = parent.permute(*rng.sample(range(4), 4))[rng.randint(0, 1) :, :, rng.randint(0, 1) :: 2]
+        x = x.select(1, 1) if rng.random() < 0.5 else x
+        index = tuple(rng.randrange(size) for size in x.shape)
+        cases.append((index, x.stride(), x.storage_offset()))
+        places.append(int(x[index]))
+
+    def probe(lib):
+        return [lib.strides.flat_index(index, strides, offset) for index, strides, offset in cases]
+
+    got = observe("strides.flat_index", probe, like=places)
+    assert got == places, "flat_index names another place than the one where PyTorch keeps the element"
+
+
+@number("4.2")
+@weight(0.5)
+def test_flat_index_refuses_what_cannot_be_right(compare):
+    """flat_index: ValueError if the lengths differ or a number is negative, which the message names."""
+
+    def probe(lib):
+        flat_index = lib.strides.flat_index
+        return [
+            refusal(lambda: flat_index((1, 2), (4,))),
+            refusal(lambda: flat_index((1,), (4, 1))),
+            refusal(lambda: flat_index((), (1,), 3)),
+            refusal(lambda: flat_index((1, -27), (4, 1)), names=-27),
+            refusal(lambda: flat_index((0, 0), (4, -27)), names=-27),
+            refusal(lambda: flat_index((1, 2), (4, 1), -27), names=-27),
+        ]
+
+    compare("strides.flat_index", probe)
+
+
+# --- 4.3 contiguous_strides ---
+
+
+def same_strides_as_pytorch(observe, shapes):
+    measured = [measured_strides(shape) for shape in shapes]
+
+    def probe(lib):
+        return [lib.strides.contiguous_strides(shape) for shape in shapes]
+
+    got = observe("strides.contiguous_strides", probe, like=measured)
+    assert got == measured, "contiguous_strides: torch.empty(shape).stride() says something else for some of the shapes"
+
+
+@number("4.3")
+@weight(1)
+def test_contiguous_strides_are_those_of_a_new_tensor(observe, seed):
+    """contiguous_strides: what PyTorch gives to a new tensor, from no axis to many."""
+    rng = random.Random(seed)
+    drawn = [draw_shape(rng, (1, 2, 3, 5, 8)) for _ in range(400)]
+    same_strides_as_pytorch(observe, [(), (1,), (7,), (2, 3, 5, 7, 11, 13), (49152, 12288, 3), *drawn])
+
+
+@number("4.3")
+@weight(0.5)
+def test_contiguous_strides_of_empty_shapes(observe, seed):
+    """contiguous_strides: axes of size 0, wherever they stand, as in PyTorch."""
+    rng = random.Random(seed)
+    drawn = [draw_shape(rng, (0, 0, 1, 2, 3, 5)) for _ in range(200)]
+    same_strides_as_pytorch(observe, [(0,), (0, 0), (3, 0, 2), (0, 4), (4, 0), (2, 0, 3, 0, 4), *drawn])
+
+
+@number("4.3")
+@weight(0.5)
+def test_contiguous_strides_refuses_negative_sizes(compare):
+    """contiguous_strides: ValueError naming a negative size."""
+
+    def probe(lib):
+        shapes = [(-27,), (2, -27, 3), (-27, 2), (0, -27)]
+        return [refusal(lambda shape=shape: lib.strides.contiguous_strides(shape), names=-27) for shape in shapes]
+
+    compare("strides.contiguous_strides", probe)
+
+
+# --- 4.4 is_contiguous ---
+
+
+def same_verdict_as_pytorch(observe, layouts):
+    measured = [tensor(layout).is_contiguous() for layout in layouts]
+
+    def probe(lib):
+        return [lib.strides.is_contiguous(shape, strides) for shape, strides in layouts]
+
+    got = observe("strides.is_contiguous", probe, like=measured)
+    assert got == measured, "is_contiguous: Tensor.is_contiguous() says something else for some of the tensors"
+
+
+@number("4.4")
+@weight(1)
+def test_is_contiguous_of_permuted_sliced_and_expanded_tensors(observe, seed):
+    """is_contiguous: what PyTorch says of new, permuted, sliced and expanded tensors."""
+    rng = random.Random(seed)
+    shapes = [draw_shape(rng, (2, 3, 5)) for _ in range(500)]
+    drawn = [(shape, draw_strides(rng, shape, ("new", "permuted", "sliced", "expanded", "any"))) for shape in shapes]
+    same_verdict_as_pytorch(observe, [((), ()), ((2, 2), (0, 0)), ((5,), (1,)), ((5,), (2,)), ((2, 3), (1, 2)), *drawn])
+
+
+@number("4.4")
+@weight(0.5)
+def test_is_contiguous_with_axes_of_size_one_and_zero(observe, seed):
+    """is_contiguous: the stride of an axis of size 1 does not count, and without elements no stride does."""
+    rng = random.Random(seed)
+    layouts = [((1,), (0,)), ((1,), (9,)), ((3, 1), (1, 99)), ((1, 3), (0, 1)), ((1, 3), (3, 2)), ((2, 1, 3), (3, 0, 1))]
+    layouts += [((0,), (1,)), ((0,), (7,)), ((2, 0), (5, 7)), ((0, 3), (1, 1)), ((3, 0, 2), (2, 2, 1))]
+    for _ in range(500):
+        shape = draw_shape(rng, (1, 1, 2, 3))
+        strides = draw_strides(rng, shape, ("new", "new", "permuted"))
+        layouts.append((shape, tuple(rng.randint(0, 9) if n == 1 else s for n, s in zip(shape, strides, strict=True))))
+        if rng.random() < 0.2:
+            shape = (*shape, 0)
+            layouts.append((shape, draw_strides(rng, shape, ("new", "any"))))
+    same_verdict_as_pytorch(observe, layouts)
+
+
+@number("4.4")
+@weight(0.5)
+def test_is_contiguous_refuses_what_cannot_be_right(compare):
+    """is_contiguous: ValueError if the lengths differ or a number is negative, which the message names."""
+
+    def probe(lib):
+        is_contiguous = lib.strides.is_contiguous
+        return [
+            refusal(lambda: is_contiguous((2, 3), (1,))),
+            refusal(lambda: is_contiguous((3,), (3, 1))),
+            refusal(lambda: is_contiguous((0,), ())),
+            refusal(lambda: is_contiguous((2, -27), (1, 1)), names=-27),
+            refusal(lambda: is_contiguous((2, 3), (3, -27)), names=-27),
+            refusal(lambda: is_contiguous((0, 3), (3, -27)), names=-27),
+        ]
+
+    compare("strides.is_contiguous", probe)
+
+
+# --- 4.5 view_strides ---
+
+
+def same_view_as_pytorch(observe, cases):
+    """`cases` are pairs of a layout and a new shape. A stride of size 1 is compared with nothing: it is never used."""
+    measured = [measured_view(layout, new_shape) for layout, new_shape in cases]
+
+    def probe(lib):
+        return [lib.strides.view_strides(shape, strides, new_shape) for (shape, strides), new_shape in cases]
+
+    like = [None if view is None else view[1] for view in measured]
+    got = observe("strides.view_strides", probe, like=like)
+    for view, answer in zip(measured, got, strict=True):
+        if view is not None:
+            new_shape, expected = view
+            wrong = any(a != b for size, a, b in zip(new_shape, answer, expected, strict=True) if size != 1)
+            assert not wrong, "view_strides: x.view(new_shape).stride() says something else for some of the cases"
+
+
+@number("4.5")
+@weight(0.5)
+def test_view_strides_of_contiguous_tensors(observe, seed):
+    """view_strides: any shape with as many elements is a view of a contiguous tensor."""
+    rng = random.Random(seed)
+    cases = [(((), ()), ()), (((), ()), (1, 1)), (((6,), (1,)), (2, 3)), (((2, 3), (3, 1)), (6,)), (((1,), (1,)), ())]
+    for _ in range(300):
+        shape = draw_shape(rng, (2, 3, 4, 6))
+        cases.append(((shape, measured_strides(shape)), draw_new_shape(rng, shape, with_ones=False)))
+    same_view_as_pytorch(observe, cases)
+
+
+@number("4.5")
+@weight(1)
+def test_view_strides_of_permuted_sliced_and_expanded_tensors(observe, seed):
+    """view_strides: the view's strides where PyTorch makes one, None exactly where it refuses."""
+    rng = random.Random(seed)
+    cases = [
+        (((3, 2), (1, 3)), (6,)),  # a transpose cannot be flattened,
+        (((3, 2), (1, 3)), (3, 2)),  # but stays as it is,
+        (((4, 6), (1, 4)), (2, 2, 6)),  # and each axis can be cut
+        (((2, 3), (0, 0)), (6,)),  # one number, expanded twice
+        (((2, 3), (0, 0)), (3, 2)),
+        (((2, 3), (0, 1)), (6,)),
+        (((4, 3), (6, 2)), (12,)),  # every other element: evenly spaced
+        (((4, 3), (8, 2)), (12,)),
+        (((2, 6), (12, 2)), (4, 3)),
+        (((2, 6), (13, 2)), (4, 3)),
+    ]
+    for _ in range(700):
+        shape = draw_shape(rng, (2, 3, 4, 6))
+        strides = draw_strides(rng, shape, ("permuted", "sliced", "sliced", "expanded", "any"))
+        cases.append(((shape, strides), draw_new_shape(rng, shape, with_ones=False)))
+    same_view_as_pytorch(observe, cases)
+
+
+@number("4.5")
+@weight(0.5)
+def test_view_strides_with_axes_of_size_one(observe, seed):
+    """view_strides: axes of size 1 come and go, and their strides do not matter."""
+    rng = random.Random(seed)
+    cases = [(((1, 1), (5, 9)), (1,)), (((1,), (7,)), ()), (((2, 1, 3), (3, 99, 1)), (6,)), (((2, 1, 3), (4, 1, 1)), (6,))]
+    for _ in range(500):
+        shape = draw_shape(rng, (1, 1, 2, 3, 4))
+        strides = draw_strides(rng, shape, ("new", "permuted", "sliced", "expanded"))
+        strides = tuple(rng.randint(0, 9) if n == 1 else s for n, s in zip(shape, strides, strict=True))
+        cases.append(((shape, strides), draw_new_shape(rng, shape, with_ones=True)))
+    same_view_as_pytorch(observe, cases)
+
+
+@number("4.5")
+@weight(0.5)
+def test_view_strides_works_out_minus_one(observe, seed):
+    """view_strides: a size of -1 is worked out from the number of elements."""
+    rng = random.Random(seed)
+    cases = [(((), ()), (-1,)), (((2, 3), (3, 1)), (-1,)), (((2, 3), (1, 2)), (-1,)), (((2, 3), (1, 2)), (2, -1))]
+    for _ in range(300):
+        shape = draw_shape(rng, (2, 3, 4, 6))
+        strides = draw_strides(rng, shape, ("new", "permuted", "sliced"))
+        new_shape = [*draw_new_shape(rng, shape, with_ones=False)] or [1]
+        new_shape[rng.randrange(len(new_shape))] = -1
+        cases.append(((shape, strides), tuple(new_shape)))
+    same_view_as_pytorch(observe, cases)
+
+
+@number("4.5")
+@weight(0.5)
+def test_view_strides_of_empty_tensors(observe):
+    """view_strides: an empty tensor keeps its strides with its shape, and gets new ones with a new shape."""
+    cases = [
+        (((2, 0), (5, 7)), (2, 0)),
+        (((2, 0), (5, 7)), (2, -1)),
+        (((2, 0), (5, 7)), (0, 2)),
+        (((2, 0), (5, 7)), (3, 0, 4)),
+        (((2, 0), (5, 7)), (5, -1)),
+        (((0,), (1,)), (-1, 3)),
+        (((0,), (3,)), (-1,)),
+        (((0, 3), (1, 0)), (3, 0)),
+        (((0, 3), (1, 9)), (0, 3)),
+        (((3, 0, 2), (0, 5, 1)), (6, 0)),
+    ]
+    same_view_as_pytorch(observe, cases)
+
+
+@number("4.5")
+@weight(0.5)
+def test_view_strides_refuses_another_number_of_elements(compare, seed):
+    """view_strides: ValueError, not None, if the new shape has another number of elements."""
+    rng = random.Random(seed)
+    cases = [((6,), (7,)), ((2, 3), ()), ((2, 3), (0, 6)), ((0, 3), (1,)), ((), (2,)), ((2, 3), (-1, 4)), ((2, 3), (12, -1))]
+    for _ in range(50):
+        shape, new_shape = draw_shape(rng, (2, 3, 4)), draw_shape(rng, (2, 3, 4))
+        if math.prod(shape) != math.prod(new_shape):
+            cases.append((shape, new_shape))
+
+    def probe(lib):
+        view_strides = lib.strides.view_strides
+        layouts = [(shape, torch.empty(shape).stride(), new_shape) for shape, new_shape in cases]
+        return [refusal(lambda case=case: view_strides(*case)) for case in layouts]
+
+    compare("strides.view_strides", probe)
+
+
+@number("4.5")
+@weight(0.5)
+def test_view_strides_refuses_what_cannot_be_right(compare):
+    """view_strides: ValueError for two -1s, a -1 that nothing decides, negative numbers, lengths that differ."""
+
+    def probe(lib):
+        view_strides = lib.strides.view_strides
+        return [
+            refusal(lambda: view_strides((2, 3), (3, 1), (-1, -1))),
+            refusal(lambda: view_strides((2, 3), (3, 1), (-1, 6, -1))),
+            refusal(lambda: view_strides((0,), (1,), (-1, 0))),
+            refusal(lambda: view_strides((0, 3), (3, 1), (0, -1))),
+            refusal(lambda: view_strides((2, 3), (3, 1), (0, -1))),
+            refusal(lambda: view_strides((2, 3), (3, 1), (-27, 3)), names=-27),
+            refusal(lambda: view_strides((2, 3), (3, 1), (-3, -2))),
+            refusal(lambda: view_strides((2, -27), (3, 1), (-1,)), names=-27),
+            refusal(lambda: view_strides((2, 3), (-27, 1), (6,)), names=-27),
+            refusal(lambda: view_strides((2, 3), (1,), (6,))),
+            refusal(lambda: view_strides((6,), (3, 1), (6,))),
+        ]
+
+    compare("strides.view_strides", probe)
+
+
+# --- 4.6 sliding_windows ---
+
+
+def some_tensors(seed):
+    """A contiguous tensor, a transpose, a slice with an offset, an expanded one, one of ints, and a vector."""
+    x = torch.randn(4, 5, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ints = torch.arange(40).view(4, 10)
+    return [x, x.transpose(0, 2)[:, :, :4], x[1:, 2, 1::2], x[:1].expand(3, 5, 12), ints, x[0, 0], ints[:, 3:].t()]
+
+
+@number("4.6")
+@weight(1)
+def test_sliding_windows_hold_the_neighbours(compare, seed):
+    """sliding_windows: every window in order, for any step, layout and dtype, and gradients go back to each element."""
+
+    def probe(lib):
+        sliding_windows = lib.strides.sliding_windows
+        tensors = some_tensors(seed)
+        settings = [(1, 1), (2, 1), (3, 1), (3, 2), (2, 3), (4, 5)]
+        windows = [sliding_windows(x, size, step) for x in tensors for size, step in settings]
+        windows += [sliding_windows(x, x.shape[-1]) for x in tensors]
+        x = tensors[0].clone().requires_grad_()
+        several = sliding_windows(x, 4)
+        (several * torch.arange(several.numel()).view(several.shape)).sum().backward()
+        return windows, x.grad
+
+    compare("strides.sliding_windows", probe, rtol=1e-9)
+
+
+@number("4.6")
+@weight(0.5)
+def test_sliding_windows_copies_nothing(compare, seed):
+    """sliding_windows: the result shares the storage of its input, contiguous or not."""
+
+    def probe(lib):
+        tensors = some_tensors(seed)
+        return [(x, lib.strides.sliding_windows(x, 3, 2)) for x in tensors]
+
+    compare("strides.sliding_windows", probe, rtol=0, aliasing=True)
+
+
+@number("4.6")
+@weight(0.5)
+def test_sliding_windows_refuses_what_cannot_be_right(compare):
+    """sliding_windows: an error if a window is longer than the axis, or the size or the step is less than 1."""
+
+    def probe(lib):
+        x = torch.arange(20.0).view(4, 5)
+        settings = [(6, 1), (0, 1), (-1, 1), (2, 0), (2, -1), (5, 0)]
+        kinds = (ValueError, RuntimeError, IndexError)
+        return [refusal(lambda s=s: lib.strides.sliding_windows(x, *s), kinds=kinds) for s in settings]
+
+    compare("strides.sliding_windows", probe)
+
+
+# --- 4.7 causal_mask ---
+
+
+@number("4.7")
+@weight(0.5)
+@pytest.mark.parametrize("length", [7, 1, 0, -27], ids=["several positions", "one position", "no position", "negative"])
+def test_causal_mask_allows_no_look_ahead(compare, length):
+    """causal_mask: True where the key is not after the query; ValueError naming a negative length."""
+
+    def probe(lib):
+        if length < 0:
+            return refusal(lambda: lib.strides.causal_mask(length), names=length)
+        return lib.strides.causal_mask(length)
+
+    compare("strides.causal_mask", probe)
+
+
+@number("4.7")
+@weight(0.5)
+def test_causal_mask_is_made_on_the_device_asked_for(compare):
+    """causal_mask: on the device that it is given, as a torch.device or by name."""
+
+    def probe(lib):
+        masks = [lib.strides.causal_mask(3, device) for device in (torch.device("meta"), "meta", "cpu", None)]
+        return [(mask.device.type, tuple(mask.shape), mask.dtype) for mask in masks]
+
+    compare("strides.causal_mask", probe)

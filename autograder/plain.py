@@ -1,0 +1,73 @@
+"""The hidden suites without a sandbox: a pytest plugin for writing suites, and the baseline of `make bench`.
+
+    pytest -p autograder.plain autograder/hidden --submission reference
+
+Student code runs in this very process, so nothing that this prints is a grade.
+"""
+
+import random
+import sys
+import types
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from autograder.compare import Tolerance, first_difference, misfit
+from autograder.sandbox.codec import plain, snapshot
+from autograder.sandbox.package import Package
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the folder that holds the modules to judge."""
+    parser.addoption("--submission", default="reference", help="folder with the modules to judge")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the submission importable as `student`, whatever its folder is called."""
+    package = types.ModuleType("student")
+    package.__path__ = [str(Path(config.getoption("--submission")).resolve())]
+    sys.modules["student"] = package
+
+
+def run_probe(probe: Callable[[Any], Any], package: Package) -> Any:
+    """Run a probe with the generators as a child finds them."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    return snapshot(probe(package))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A number of this case's own."""
+    return zlib.crc32(request.node.nodeid.encode())
+
+
+@pytest.fixture
+def compare() -> Callable[..., None]:
+    """Compare the student's reply with the reference's."""
+
+    def compare(problem_id: str, probe: Callable[[Any], Any], **tolerance: Any) -> None:
+        expected = run_probe(probe, Package("reference"))
+        difference = first_difference(expected, run_probe(probe, Package("student")), Tolerance(**tolerance))
+        assert difference is None, f"{problem_id}: {difference}"
+
+    return compare
+
+
+@pytest.fixture
+def observe() -> Callable[..., Any]:
+    """Return the student's reply, checked against an example."""
+
+    def observe(problem_id: str, probe: Callable[[Any], Any], *, like: Any) -> Any:
+        reply = run_probe(probe, Package("student"))
+        difference = misfit(like, reply)
+        assert difference is None, f"{problem_id}: {difference}"
+        return plain(reply)
+
+    return observe

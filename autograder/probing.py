@@ -1,0 +1,33 @@
+"""What probes may call on either side. Holds no test and no answer: it is loaded in the student's process too."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def refusal(
+    call: Callable[[], Any], *, names: object = None, kinds: tuple[type[BaseException], ...] = (ValueError,)
+) -> str | tuple[str, bool]:
+    """Run `call`, which should refuse its input, and say how it did.
+
+    Args:
+        call: does what must be refused.
+        names: the value that the error's text must contain; None if no value needs to be named.
+        kinds: the exceptions that will do.
+
+    Returns:
+        "accepted" if nothing was raised, else the kind of the error ("an accepted error" where several kinds will do)
+        and whether its text contains `names`. Wording is never compared.
+
+    Raises:
+        NotImplementedError: a stub has not refused anything, although this is a RuntimeError.
+    """
+    try:
+        call()
+    except NotImplementedError:
+        raise
+    except kinds as error:
+        kind = kinds[0].__name__ if len(kinds) == 1 else "an accepted error"
+        return kind, names is None or str(names) in str(error)
+    except Exception as error:
+        return type(error).__name__, names is None or str(names) in str(error)
+    return "accepted"

@@ -1,0 +1,75 @@
+"""`make release`: pack what students get into `dist/student.zip`.
+
+The list below names what goes in, so that nothing private can get in by being new. Stubs are generated on the spot: an
+instructor who is solving a problem in `student/` gives nothing away.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from autograder import stubs
+from tests.submission import pack, write_atomically
+
+ROOT = stubs.ROOT
+FOLDER = "resource-accounting"  # what the zip unpacks to
+
+# Patterns relative to the repository. Each must match something, unless it is in MAY_BE_MISSING.
+PUBLIC = (
+    "LICENSE",
+    "Makefile",
+    "constraints.txt",
+    "pyproject.toml",
+    "handout/__init__.py",
+    "handout/problems.py",
+    "handout/problems.toml",
+    "handout/*.pdf",
+    "tests/**/*.py",
+)
+MAY_BE_MISSING = frozenset({"handout/*.pdf"})  # built by another target
+STUDENT_README = "handout/student-readme.md"  # goes in as README.md
+
+
+def release_files(root: Path = ROOT) -> dict[str, bytes]:
+    """Return what students get, by its name in the zip.
+
+    Raises:
+        FileNotFoundError: if something that belongs in the release is not there.
+    """
+    files = {"README.md": (root / STUDENT_README).read_bytes()}
+    for pattern in PUBLIC:
+        paths = list(_matches(root, pattern))
+        if not paths and pattern not in MAY_BE_MISSING:
+            raise FileNotFoundError(f"the release needs {pattern}, and nothing matches it in {root}")
+        files |= {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    files |= {f"student/{name}": text.encode() for name, text in stubs.generate_all(root / "reference").items()}
+    return {f"{FOLDER}/{name}": data for name, data in files.items()}
+
+
+def _matches(root: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files of a pattern, but not those that are hidden."""
+    for path in root.glob(pattern):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts):
+            yield path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the zip and say what is in it; return 2 if something is missing."""
+    parser = argparse.ArgumentParser(prog="python -m autograder.release", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "dist" / "student.zip", help="the zip to write")
+    options = parser.parse_args(arguments)
+    try:
+        files = release_files()
+        data = pack(files)
+        write_atomically(options.output, data)
+    except OSError as error:
+        print(f"no release was made: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(f"  {name}" for name in sorted(files)))
+    print(f"{options.output}: {len(files)} files, {len(data) / 1024:.0f} KiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The student's package inside a child: only the submission's own files, and none of them under another name.
+
+Nothing of the submission is on `sys.path`, so a file called torch.py or numpy.py shadows nothing, and no conftest.py or
+sitecustomize.py is ever looked for.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import marshal
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+
+class Package:
+    """A package whose modules are attributes, imported on first use: what a probe calls `lib`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, part: str) -> Any:
+        module = importlib.import_module(f"{self._name}.{part}")
+        setattr(self, part, module)
+        return module
+
+
+def importing(part: str) -> "partial[list[str]]":
+    """Return the probe that imports a part and returns the names that it defines: every child answers it first."""
+    return partial(_import, part)
+
+
+def _import(part: str, lib: Package) -> list[str]:
+    return [name for name in vars(getattr(lib, part)) if name.isascii() and not name.startswith("_")]
+
+
+def module_name(file: str) -> str:
+    """Return the module that a file of the submission ("memory.py", "extra/__init__.py") is, below `student`."""
+    parts = Path(file).with_suffix("").parts
+    return ".".join(["student", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def compiled(root: Path) -> dict[str, bytes]:
+    """Return the marshalled code of each module below `root`; what does not compile is left out.
+
+    Compiling runs nothing, but a hostile source can crash the compiler: this runs in a locked child.
+    """
+    codes = {}
+    for path in sorted(root.rglob("*.py")):
+        try:
+            code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            continue  # the child that imports it will raise this again, for the student to read
+        codes[module_name(str(path.relative_to(root)))] = marshal.dumps(code)
+    return codes
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports `student` and its modules from `root`, from code that is compiled already where there is some."""
+
+    def __init__(self, root: Path, codes: Mapping[str, bytes]) -> None:
+        self._root = root
+        self._codes = codes
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Answer for `student` and what is below it, for nothing else."""
+        if fullname.split(".")[0] != "student":
+            return None
+        place = self._root.joinpath(*fullname.split(".")[1:])
+        is_package = place.is_dir()
+        file = place / "__init__.py" if is_package else place.with_suffix(".py")
+        if not file.is_file():
+            if not is_package:
+                return None
+            spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
+        else:
+            spec = importlib.util.spec_from_loader(fullname, self, origin=str(file), is_package=is_package)  # type: ignore[assignment]
+            spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [str(place)]
+        return spec
+
+    def get_source(self, fullname: str) -> str:
+        """Return a module's source, for tracebacks and `inspect`."""
+        return self._file(fullname).read_text(encoding="utf-8", errors="replace")
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return a module's code."""
+        if fullname in self._codes:
+            return marshal.loads(self._codes[fullname])
+        file = self._file(fullname)
+        return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+
+    def is_package(self, fullname: str) -> bool:
+        """Tell whether a module is a folder."""
+        return self._root.joinpath(*fullname.split(".")[1:]).is_dir()
+
+    def _file(self, fullname: str) -> Path:
+        place = self._root.joinpath(*fullname.split(".")[1:])
+        return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")

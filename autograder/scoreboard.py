@@ -1,0 +1,69 @@
+"""What staff see while a submission is graded, and after."""
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from autograder.grade import Grade
+from handout.problems import Assignment
+
+_MARKS = {"passed": "[green]ok[/]", "failed": "[red]lost[/]", "not graded": "[yellow]not graded[/]"}
+
+
+class Watch:
+    """A progress bar on standard error, fed with the grade so far."""
+
+    def __init__(self, title: str) -> None:
+        """Prepare a bar called `title`; it shows while the `with` block runs."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
+        self._task = self._progress.add_task(escape(title))
+
+    def __enter__(self) -> "Watch":
+        """Show the bar, where there is a terminal."""
+        if sys.stderr.isatty():
+            self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+    def __call__(self, grade: Grade) -> None:
+        """Show how far the rows are."""
+        done = sum(row.outcome != "not graded" for row in grade.rows)
+        self._progress.update(self._task, completed=done, total=len(grade.rows))
+
+
+def print_grade(grade: Grade, assignment: Assignment) -> None:
+    """Print a line a problem and what was lost, then the total."""
+    console = Console(highlight=False)
+    for note in grade.notes:
+        console.print(f"[yellow]{escape(note)}[/]")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("problem")
+    table.add_column("rows", justify="right")
+    table.add_column("points", justify="right")
+    for problem in assignment.graded_problems:
+        rows = [row for row in grade.rows if row.problem == problem.id]
+        passed = sum(row.outcome == "passed" for row in rows)
+        points = f"{sum(row.score for row in rows):g} of {problem.points:g}"
+        colour = "green" if passed == len(rows) else "red"
+        table.add_row(problem.number, f"[{colour}]{problem.id}[/]", f"{passed} of {len(rows)}", points)
+    console.print(table)
+    for row in grade.rows:
+        if row.outcome != "passed":
+            console.print(f"\n{_MARKS[row.outcome]} {row.number} {escape(row.name)} [dim]({row.test})[/]")
+            console.print(escape(_indented(row.output)))
+            if row.staff:
+                console.print(f"[dim]{escape(_indented(row.staff[:4000]))}[/]")
+    console.print(f"\n[bold]{grade.score:g} of {grade.max_score:g} points[/], isolation: {grade.isolation}")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,1 @@
+"""The document that students read, and the list of problems and points."""

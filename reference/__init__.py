@@ -1,0 +1,1 @@
+"""Solutions, one file a part, with the same names as in `student/`."""

@@ -1,0 +1,1 @@
+"""Your solutions, one file a part."""

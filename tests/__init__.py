@@ -1,0 +1,1 @@
+"""The public tests: the handout's examples, run on `student/` in this process."""

@@ -1,0 +1,269 @@
+"""The pytest plugin of the public tests: it keeps what a student sees short, and ends in the scoreboard.
+
+It also lets one broken part break nothing else: a part that cannot be imported costs a line, and the tests of the other
+parts run.
+"""
+
+import importlib
+import os
+import platform
+import sys
+import traceback
+import types
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from handout.problems import load_assignment
+from tests.scoreboard import Tally, next_lines, points_lines, render, rows_to_show
+
+ROOT = Path(__file__).resolve().parent.parent
+STUDENT = ROOT / "student"
+
+# Far above what any public test takes; an endless loop should not need Ctrl-C.
+SECONDS_PER_TEST = 60
+
+
+@dataclass
+class Run:
+    """What this run has learned so far."""
+
+    tallies: dict[str, Tally] = field(default_factory=dict)  # by problem id
+    broken: dict[str, str] = field(default_factory=dict)  # part -> one line that says why it cannot be imported
+    details: dict[str, str] = field(default_factory=dict)  # part -> the same with the source line
+
+
+RUN = pytest.StashKey[Run]()
+PROBLEM = pytest.StashKey[str]()
+
+
+class PartCannotBeImported(Exception):
+    """A test asked for something from a file of the student's that cannot be imported."""
+
+
+class BrokenPart(types.ModuleType):
+    """Stands in for a part that cannot be imported, so that its tests are collected, chosen and counted all the same."""
+
+    def __getattr__(self, name: str) -> None:
+        """Fail like the import."""
+        __tracebackhide__ = True
+        if name.startswith("__"):
+            raise AttributeError(name)  # what the import system and pytest look for
+        raise PartCannotBeImported(self.__name__)
+
+
+# --- what is run ---
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--part`."""
+    parser.addoption("--part", metavar="PART", help="run the tests of one part only, e.g. optimizers")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check what was asked for, and shorten pytest's report where the command line does not say otherwise."""
+    config.stash[RUN] = Run()
+    part = config.getoption("part")
+    with_tests = [part.id for part in load_assignment().graded_parts]
+    if part is not None and part not in with_tests:
+        pytest.exit(f"there is no part {part!r}: choose from {', '.join(with_tests)}", returncode=2)
+    _check_student_package()
+    config.option.continue_on_collection_errors = True
+    if config.option.tbstyle == "auto":
+        config.option.tbstyle = "short"
+    if config.option.reportchars == "fE":  # pytest's default: the scoreboard says it
+        config.option.reportchars = ""
+
+
+def _check_student_package() -> None:
+    """Make sure that it is this folder's `student` that will be tested, and not another one on the path."""
+    try:
+        package = importlib.import_module("student")
+    except ModuleNotFoundError:
+        pytest.exit(f"there is no folder {STUDENT}: the solutions go there", returncode=2)
+    except Exception as error:
+        pytest.exit(f"student/__init__.py cannot be imported: {_one_line(error)}", returncode=2)
+    found = [Path(folder).resolve() for folder in package.__path__]
+    if found != [STUDENT]:
+        pytest.exit(f"'import student' finds {found[0]}, and not {STUDENT}: look at PYTHONPATH", returncode=2)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the other parts' tests when a part was asked for."""
+    part = config.getoption("part")
+    return True if part and collection_path.is_file() and collection_path.name != f"test_{part}.py" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Generator[None, object, object]:
+    """Import a part before its tests do, and put a stand-in in its place if that fails."""
+    part = module_path.stem.removeprefix("test_")
+    if part in {part.id for part in load_assignment().parts}:
+        try:
+            importlib.import_module(f"student.{part}")
+        except (Exception, SystemExit) as error:
+            _note_broken(parent.config.stash[RUN], part, error)
+            stand_in = BrokenPart(f"student.{part}")
+            sys.modules[stand_in.__name__] = stand_in
+            setattr(sys.modules["student"], part, stand_in)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Say in a line why a part's tests could not be collected: they name something that the student's file lacks."""
+    report = yield
+    if report.failed and isinstance(collector, pytest.Module) and report.longrepr is not None:
+        run, part = collector.config.stash[RUN], collector.path.stem.removeprefix("test_")
+        if part not in run.broken:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            message = crash.message.splitlines()[0] if crash else str(report.longrepr).splitlines()[-1]
+            run.broken[part] = f"{collector.path.name} cannot be collected: {message.removeprefix('E').strip()}"
+        report.longrepr = run.broken[part]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Note which problem each test is about, and give it its time."""
+    known = {problem.id for problem in load_assignment().problems}
+    limited = config.pluginmanager.hasplugin("timeout") and config.getoption("timeout", None) is None
+    for item in items:
+        if limited:
+            item.add_marker(pytest.mark.timeout(SECONDS_PER_TEST))
+        if marker := item.get_closest_marker("problem"):
+            if marker.args[0] not in known:
+                raise pytest.UsageError(f"{item.nodeid}: handout/problems.toml has no problem {marker.args[0]!r}")
+            item.stash[PROBLEM] = marker.args[0]
+            config.stash[RUN].tallies.setdefault(marker.args[0], Tally()).existing += 1
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count the tests that will be run."""
+    for item in session.items:
+        if PROBLEM in item.stash:
+            session.config.stash[RUN].tallies[item.stash[PROBLEM]].chosen += 1
+
+
+# --- how each test ends ---
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Turn the NotImplementedError of a stub into a skip: what was not begun is not an error.
+
+    PyTorch raises NotImplementedError too, and a problem may stumble over another one's stub: both are failures.
+    """
+    try:
+        return (yield)
+    except NotImplementedError as error:
+        problem_id = pyfuncitem.stash.get(PROBLEM, "")
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        raised_by_student = Path(frame.f_code.co_filename).resolve().is_relative_to(STUDENT)
+        others = {problem.id for problem in load_assignment().problems} - {problem_id}
+        if problem_id and raised_by_student and str(error) not in others:
+            pyfuncitem.config.stash[RUN].tallies[problem_id].unwritten += 1
+            raise NotStarted(f"{problem_id} is not started") from None
+        raise
+
+
+class NotStarted(pytest.skip.Exception):
+    """A test that reached a stub."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the test's and the student's own lines of a traceback only, and count."""
+    excinfo = call.excinfo
+    kind = ""
+    if excinfo is not None:
+        if excinfo.errisinstance(PartCannotBeImported):
+            kind = "cannot import"
+        elif excinfo.errisinstance(NotStarted):
+            kind = "not started"
+        elif excinfo.errisinstance(pytest.fail.Exception) and str(excinfo.value).startswith("Timeout"):
+            excinfo.value.msg = f"stopped after {SECONDS_PER_TEST} s: is there a loop that never ends?"
+        if item.config.option.tbstyle == "short" and not item.config.getoption("fulltrace"):
+            own = excinfo.traceback.filter(lambda entry: _is_ours(Path(entry.path)))
+            excinfo.traceback = own or excinfo.traceback
+    report = yield
+    report.kind = kind
+    tally = item.config.stash[RUN].tallies.get(item.stash.get(PROBLEM, ""))
+    if tally is None or kind == "not started":
+        return report
+    if report.failed:
+        tally.failed.append(item.name)
+    elif report.skipped:
+        tally.skipped.append(str(excinfo.value) if excinfo else "")
+    elif report.when == "call":
+        tally.passed += 1
+    return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """Give tests that reach a stub, or a part that cannot be imported, a name of their own and no traceback."""
+    kind = getattr(report, "kind", "")
+    if kind == "not started":
+        return kind, "n", ("NOT STARTED", {"yellow": True})
+    if kind == "cannot import":
+        return kind, "E", ("CANNOT IMPORT", {"red": True})
+    return None
+
+
+# --- the end ---
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the scoreboard."""
+    run, assignment = config.stash[RUN], load_assignment()
+    single_tests = any("::" in argument for argument in config.args)
+    rows = rows_to_show(assignment, run.tallies, run.broken, single_tests)
+    if not rows or config.option.collectonly:
+        return
+    everything = not single_tests and len(terminalreporter.stats.get("deselected", [])) == 0 and not config.getoption("part")
+    untested = [p for p in assignment.graded_problems if p.id not in run.tallies and p.part not in run.broken]
+    command = "make test PART=" if "MAKELEVEL" in os.environ else "python -m tests --part "
+    lines = points_lines(rows, untested if everything else []) + next_lines(rows, ROOT, command, everything)
+    terminalreporter.section("scoreboard")
+    for part in run.broken:
+        terminalreporter.line(run.details.get(part, run.broken[part]), red=True)
+    terminalreporter.line(render(rows, lines, terminalreporter._tw.fullwidth, terminalreporter._tw.hasmarkup).rstrip("\n"))
+    if torch := sys.modules.get("torch"):
+        terminalreporter.line(f"(Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()})")
+
+
+# --- errors ---
+
+
+def _note_broken(run: Run, part: str, error: BaseException) -> None:
+    path = STUDENT / f"{part}.py"
+    if not path.exists():
+        run.broken[part] = f"student/{part}.py is missing"
+        return
+    place = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        frame_path, line = Path(error.filename).resolve(), error.lineno
+    else:
+        frames = [(Path(f.f_code.co_filename).resolve(), line) for f, line in traceback.walk_tb(error.__traceback__)]
+        frame_path, line = next((f for f in reversed(frames) if f[0].is_relative_to(STUDENT)), (path, None))
+    if frame_path.is_relative_to(ROOT):
+        place = f"{frame_path.relative_to(ROOT).as_posix()}:{line or 1}: "
+    run.broken[part] = f"{place}{_one_line(error)}"
+    run.details[part] = f"student/{part}.py cannot be imported. {place}{_one_line(error)}"
+    if isinstance(error, SyntaxError) and error.text:
+        # Python's own lines, which show the source and a caret.
+        shown = "".join(traceback.format_exception_only(type(error), error)).splitlines()[1:-1]
+        run.details[part] = "\n".join([run.details[part], *shown])
+
+
+def _one_line(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_relative_to(STUDENT) or path.is_relative_to(ROOT / "tests")

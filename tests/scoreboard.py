@@ -1,0 +1,153 @@
+"""The scoreboard that ends a run of the public tests: a line a problem, what the points depend on, and what to do next."""
+
+import ast
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from handout.problems import Assignment, Problem
+
+DONE, PASSING, FAILING, STARTED, NOT_STARTED, NOT_RUN = (
+    "done",
+    "passing",  # as far as was run
+    "failing",
+    "started",
+    "not started",
+    "not run",
+)
+COLOURS = {DONE: "green", PASSING: "green", FAILING: "red", STARTED: "yellow", NOT_STARTED: "yellow", NOT_RUN: "dim"}
+
+
+@dataclass
+class Tally:
+    """What happened to the public tests of one problem."""
+
+    existing: int = 0  # tests that were found, chosen for this run or not
+    chosen: int = 0
+    passed: int = 0
+    unwritten: int = 0  # reached a stub
+    skipped: list[str] = field(default_factory=list)  # why, for each
+    failed: list[str] = field(default_factory=list)  # their names
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem's line."""
+
+    problem: Problem
+    status: str
+    remark: str = ""
+
+
+def row(problem: Problem, tally: Tally, broken: str = "", single_tests: bool = False) -> Row:
+    """Say in a word how far a problem is.
+
+    Args:
+        problem: which one.
+        tally: what its tests did.
+        broken: why its part cannot be imported, if it cannot.
+        single_tests: whether tests were asked for by name, so that `tally.existing` knows only of these.
+    """
+    if broken:
+        return Row(problem, FAILING, broken)
+    if tally.failed:
+        more = len(tally.failed) - 1
+        return Row(problem, FAILING, tally.failed[0] + (f" and {more} more" if more else ""))
+    if tally.unwritten and tally.unwritten + len(tally.skipped) == tally.chosen:
+        return Row(problem, NOT_STARTED)
+    if tally.unwritten:
+        return Row(problem, STARTED, f"{tally.passed} of {tally.chosen} tests pass, the others end at a NotImplementedError")
+    if tally.skipped:
+        return Row(problem, NOT_RUN, tally.skipped[0])
+    if tally.passed == 0:
+        return Row(problem, NOT_RUN)
+    if single_tests or tally.passed < tally.existing:
+        found = "" if single_tests else f" of {tally.existing}"
+        return Row(problem, PASSING, f"{tally.passed}{found} tests run")
+    return Row(problem, DONE)
+
+
+def where(problem: Problem, root: Path) -> str:
+    """Return `student/optimizers.py:88`, where a problem's solution stands, or its file if it stands nowhere."""
+    path = root / "student" / f"{problem.part}.py"
+    name = f"student/{path.name}"
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return name
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == problem.name:
+            return f"{name}:{node.lineno}"
+    return name
+
+
+def points_lines(rows: Iterable[Row], untested: Iterable[Problem]) -> list[str]:
+    """Say what public tests speak for and what hidden tests decide, so that "all passed" cannot be read as full marks.
+
+    >>> problem = Problem("optimizers.SGD", "8.1", "Gradient descent", 2, False)
+    >>> print(*points_lines([Row(problem, DONE)], []), sep="\\n")
+    Public tests pass for 2 of the 2 points above. They are examples: hidden tests, which try more, decide all 2.
+    """
+    graded = [row for row in rows if not row.problem.bonus]
+    total = sum(row.problem.points for row in graded)
+    passed = sum(row.problem.points for row in graded if row.status == DONE)
+    lines = []
+    if graded:
+        lines.append(
+            f"Public tests pass for {passed:g} of the {total:g} points above. "
+            f"They are examples: hidden tests, which try more, decide all {total:g}."
+        )
+    if untested := list(untested):
+        names = ", ".join(problem.id for problem in untested)
+        lines.append(f"Hidden tests alone decide {sum(p.points for p in untested):g} more points: {names}.")
+    return lines
+
+
+def next_lines(rows: Iterable[Row], root: Path, command: str, everything: bool) -> list[str]:
+    """Say the one thing to do next: the first problem that is not done.
+
+    Args:
+        rows: the scoreboard's.
+        root: the folder that holds `student/`.
+        command: how tests are run here, "make test PART=" or "python -m tests --part ".
+        everything: whether every test was run.
+    """
+    for row in rows:
+        if row.status in {FAILING, STARTED, NOT_STARTED}:
+            return [f"Next: {row.problem.id}, {row.status}: {where(row.problem, root)}", f"      {command}{row.problem.part}"]
+    if not everything:
+        return ["Next: the other tests", f"      {command.split(' PART')[0].split(' --part')[0]}"]
+    return ["Next: hand in", f"      {'make submission' if command.startswith('make') else 'python -m tests.submission'}"]
+
+
+def rows_to_show(
+    assignment: Assignment, tallies: Mapping[str, Tally], broken: Mapping[str, str], single_tests: bool
+) -> list[Row]:
+    """Return the rows of the graded parts' problems that this run is about, in the order of the handout."""
+    return [
+        row(problem, tallies.get(problem.id, Tally()), broken.get(part.id, ""), single_tests)
+        for part in assignment.graded_parts
+        for problem in part.problems
+        # A part whose tests could not even be collected has no tallies; its problems are as broken as it is.
+        if (problem.id in tallies and tallies[problem.id].chosen)
+        or (part.id in broken and not any(p.id in tallies for p in part.problems) and not problem.bonus)
+    ]
+
+
+def render(rows: Iterable[Row], lines: Iterable[str], width: int, colour: bool) -> str:
+    """Return the scoreboard as text for a terminal. It is plain ASCII: Windows consoles can show nothing else for sure."""
+    from rich.console import Console, Group  # 50 ms that a run which ends early does not pay
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    for heading, justify in (("", "left"), ("problem", "left"), ("points", "right"), ("public tests", "left"), ("", "left")):
+        table.add_column(heading, justify=justify, no_wrap=heading != "", overflow="fold")
+    for row in rows:
+        points = f"{row.problem.points:g}" + (" bonus" if row.problem.bonus else "")
+        status = Text(row.status, style=COLOURS[row.status])
+        table.add_row(row.problem.number, row.problem.id, points, status, Text(row.remark, style="dim"))
+    console = Console(file=io.StringIO(), width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    console.print(Group(table, Text(""), *map(Text, lines)))
+    return console.file.getvalue()
