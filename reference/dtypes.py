@@ -65,7 +65,7 @@ def float_limits(exponent_bits: int, mantissa_bits: int, has_inf: bool = True) -
         448.0
 
     Source: IEEE 754-2019, table 3.5; "FP8 Formats for Deep Learning", table 1.
-    """  # noqa: E501 (the example's output is one line)
+    """
     max_exponent_bits = 11 if has_inf else 10
     if not 2 <= exponent_bits <= max_exponent_bits:
         raise ValueError(f"exponent_bits must be from 2 to {max_exponent_bits}, got {exponent_bits}")

@@ -34,9 +34,7 @@ def training_flops(num_parameters: float, num_tokens: float) -> float:
     return float(6 * num_parameters * num_tokens)
 
 
-def training_days(
-    num_parameters: float, num_tokens: float, num_devices: int, flop_per_sec: float, mfu: float
-) -> float:
+def training_days(num_parameters: float, num_tokens: float, num_devices: int, flop_per_sec: float, mfu: float) -> float:
     """Estimate how many days a training run takes: its FLOPs, divided by what all devices really do in a day.
 
     Args:

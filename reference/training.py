@@ -340,6 +340,8 @@ def load_checkpoint(
             checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # what a damaged file raises depends on where it is damaged
             raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from error
+    if not isinstance(checkpoint, dict):
+        raise ValueError(f"{path} holds a {type(checkpoint).__name__}, which is no checkpoint")
 
     # A copy, since loading writes into the tensors that a state_dict refers to.
     before = copy.deepcopy(_state(model, optimizer, generators))

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+# (exponent_bits, mantissa_bits, has_inf) of PyTorch's formats.
 FLOAT_FORMATS: dict[torch.dtype, tuple[int, int, bool]] = {
     torch.float64: (11, 52, True),
     torch.float32: (8, 23, True),
@@ -27,7 +28,6 @@ FLOAT_FORMATS: dict[torch.dtype, tuple[int, int, bool]] = {
     torch.float8_e5m2: (5, 2, True),
     torch.float8_e4m3fn: (4, 3, False),
 }
-"""(exponent_bits, mantissa_bits, has_inf) of PyTorch's formats."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Part 5: names instead of -2 and -1.
 
 `x @ y.transpose(-2, -1)` works, and whoever reads it a week later has to work out which axis -2 was. einops lets you write
-the axes' names instead: `einsum(x, y, "... query d, ... key d -> ... query key")` is the same product and its own
+the axes' names instead: `einsum(x, y, "... row inner, ... column inner -> ... row column")` is the same product and its own
 documentation. Each docstring below shows the old way and says in words which axes go in and come out.
 
 - `einsum(x, y, "... -> ...")` multiplies and sums over the axes that are not in the result;
@@ -14,8 +14,8 @@ where they live, and leave their arguments as they are.
 What may be used: einops, softmax, `masked_fill` or `where`, arithmetic (but not `@`), and `.shape`. All other PyTorch is
 the old way.
 
-The signatures are an exercise too. jaxtyping writes axes into annotations, `Float[Tensor, "... query d"]` for any floating
-dtype and `Bool[Tensor, "query key"]` for masks: give every tensor that goes in or comes out its axes. By itself this is
+The signatures are an exercise too. jaxtyping writes axes into annotations, `Float[Tensor, "... row column"]` for any
+floating dtype and `Bool[Tensor, "row column"]` for masks: give every tensor that goes in or comes out its axes. By itself this is
 documentation, which nothing checks. With `jaxtyped(typechecker=beartype.beartype)` around a function it is enforced: the
 tests do that, and then a tensor with too few axes, an axis that has one size here and another there, or an integer dtype
 must be refused at the door.
@@ -168,7 +168,9 @@ def merge_heads(x: Tensor) -> Tensor:
     raise NotImplementedError("einsums.merge_heads")
 
 
-def project_heads(x: Tensor, w: Tensor, heads: int) -> Tensor:
+def project_heads(
+    x: Tensor, w: Tensor, heads: int
+) -> Tensor:
     """Multiply each head by the same matrix: split, multiply, merge.
 
     The old way:

@@ -19,7 +19,9 @@ def main(arguments: list[str]) -> int:
 
     import pytest
 
-    return pytest.main(["-q", *arguments])
+    # Plugins that come with packages in .venv and do nothing here, though one takes a second to import.
+    without = [option for name in ("anyio", "hypothesispytest", "jaxtyping") for option in ("-p", f"no:{name}")]
+    return int(pytest.main(["-q", *without, *arguments]))
 
 
 if __name__ == "__main__":

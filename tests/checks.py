@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 
-import torch
 from torch import Tensor
 
 # A float written out in a test has been through the same few double operations as the student's, in any order.
@@ -32,7 +31,7 @@ def check_equal(got: object, expected: object, hint: str = "", rtol: float = FLO
 def check_close(got: object, expected: Tensor, hint: str = "", rtol: float = TENSOR_RTOL) -> None:
     """Fail unless `got` is a tensor of the same shape, dtype and device with |got - expected| <= rtol * max|expected|.
 
-    >>> check_close(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
+    >>> check_close(Tensor([1.0, 2.0]), Tensor([1.0, 2.0]))
     """
     __tracebackhide__ = True
     if problem := _tensor_difference(got, expected, "", rtol):
@@ -57,7 +56,9 @@ def check_raises(kind: type[Exception], call: Callable[[], object], names: objec
                    f"  got:      {_clipped(str(error)) or '(no message)'}"], hint)  # fmt: skip
     except Exception as error:
         # Chained, so that the report also shows the student's own line.
-        raise AssertionError(_message([f"expected {kind.__name__}, got {type(error).__name__}: {_clipped(str(error))}"], hint)) from error
+        raise AssertionError(
+            _message([f"expected {kind.__name__}, got {type(error).__name__}: {_clipped(str(error))}"], hint)
+        ) from error
     else:
         naming = "" if names is None else f" that names {names}"
         _fail([f"expected {kind.__name__}{naming}, got no error", f"  returned: {_described(value)}"], hint)
@@ -98,7 +99,11 @@ def _same_value(got: object, expected: object, rtol: float) -> bool:
 
 def _tensor_difference(got: object, expected: Tensor, where: str, rtol: float) -> list[str] | None:
     if not isinstance(got, Tensor):
-        return [f"wrong type{_at(where)}", f"  expected: {_tensor_described(expected)}", f"  got:      {_described(got)}"]
+        return [
+            f"wrong type{_at(where)}",
+            f"  expected: {_tensor_described(expected)}",
+            f"  got:      {_described(got)}",
+        ]
     for aspect in ("shape", "dtype", "device"):
         a, b = getattr(got, aspect), getattr(expected, aspect)
         if a != b:
@@ -137,7 +142,9 @@ def _type_advice(got: object, expected: object) -> list[str]:
     if wanted is int and isinstance(got, bool):
         return ["  (a bool is not a number here)"]
     if wanted is int and isinstance(got, float):
-        return ["  (bytes and FLOPs are whole numbers: use // or integers from the start, so that large ones stay exact)"]
+        return [
+            "  (bytes and FLOPs are whole numbers: use // or integers from the start, so that large ones stay exact)"
+        ]
     return []
 
 

@@ -4,9 +4,9 @@ It also lets one broken part break nothing else: a part that cannot be imported 
 parts run.
 """
 
+import gc
 import importlib
 import os
-import platform
 import sys
 import traceback
 import types
@@ -31,16 +31,18 @@ class Run:
     """What this run has learned so far."""
 
     tallies: dict[str, Tally] = field(default_factory=dict)  # by problem id
-    broken: dict[str, str] = field(default_factory=dict)  # part -> one line that says why it cannot be imported
-    details: dict[str, str] = field(default_factory=dict)  # part -> the same with the source line
+    broken: dict[str, str] = field(default_factory=dict)  # part -> why it cannot be imported, and where
 
 
 RUN = pytest.StashKey[Run]()
 PROBLEM = pytest.StashKey[str]()
 
 
-class PartCannotBeImported(Exception):
-    """A test asked for something from a file of the student's that cannot be imported."""
+class PartCannotBeImported(pytest.fail.Exception):
+    """A test asked for something from a file of the student's that cannot be imported.
+
+    As pytest's own outcomes it is no `Exception`: a test that waits for some error does not take it for one.
+    """
 
 
 class BrokenPart(types.ModuleType):
@@ -51,7 +53,11 @@ class BrokenPart(types.ModuleType):
         __tracebackhide__ = True
         if name.startswith("__"):
             raise AttributeError(name)  # what the import system and pytest look for
-        raise PartCannotBeImported(self.__name__)
+        raise PartCannotBeImported(f"{self.__name__} cannot be imported")
+
+
+class NotStarted(pytest.skip.Exception):
+    """A test reached a stub."""
 
 
 # --- what is run ---
@@ -91,9 +97,27 @@ def _check_student_package() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the other parts' tests when a part was asked for."""
-    part = config.getoption("part")
-    return True if part and collection_path.is_file() and collection_path.name != f"test_{part}.py" else None
+    """Leave out the tests of the parts that were not asked for, or that are not graded yet."""
+    if not collection_path.is_file():
+        return None
+    wanted, part = config.getoption("part"), collection_path.stem.removeprefix("test_")
+    ungraded = {part.id for part in load_assignment().parts if not part.graded}
+    return True if part in ungraded or wanted not in (None, part) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Keep the garbage collector out of the imports, and for good out of what they made.
+
+    It would look again and again at PyTorch's million objects, of which none is garbage: a third of the whole run's time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    result = yield
+    gc.freeze()
+    if was_enabled:
+        gc.enable()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -104,7 +128,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
         try:
             importlib.import_module(f"student.{part}")
         except (Exception, SystemExit) as error:
-            _note_broken(parent.config.stash[RUN], part, error)
+            parent.config.stash[RUN].broken[part] = _why_broken(part, error)
             stand_in = BrokenPart(f"student.{part}")
             sys.modules[stand_in.__name__] = stand_in
             setattr(sys.modules["student"], part, stand_in)
@@ -112,7 +136,9 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Say in a line why a part's tests could not be collected: they name something that the student's file lacks."""
     report = yield
     if report.failed and isinstance(collector, pytest.Module) and report.longrepr is not None:
@@ -154,23 +180,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Turn the NotImplementedError of a stub into a skip: what was not begun is not an error.
 
-    PyTorch raises NotImplementedError too, and a problem may stumble over another one's stub: both are failures.
+    PyTorch raises NotImplementedError too, which is one.
     """
     try:
         return (yield)
     except NotImplementedError as error:
-        problem_id = pyfuncitem.stash.get(PROBLEM, "")
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        raised_by_student = Path(frame.f_code.co_filename).resolve().is_relative_to(STUDENT)
-        others = {problem.id for problem in load_assignment().problems} - {problem_id}
-        if problem_id and raised_by_student and str(error) not in others:
-            pyfuncitem.config.stash[RUN].tallies[problem_id].unwritten += 1
-            raise NotStarted(f"{problem_id} is not started") from None
-        raise
-
-
-class NotStarted(pytest.skip.Exception):
-    """A test that reached a stub."""
+        if PROBLEM not in pyfuncitem.stash or not Path(frame.f_code.co_filename).resolve().is_relative_to(STUDENT):
+            raise
+        tested, known = pyfuncitem.stash[PROBLEM], {problem.id for problem in load_assignment().problems}
+        stub = str(error) if str(error) in known else tested
+        pyfuncitem.config.stash[RUN].tallies[tested].stubs.append(stub)
+        raise NotStarted(f"{stub} is not started") from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -196,9 +217,9 @@ def pytest_runtest_makereport(
     if tally is None or kind == "not started":
         return report
     if report.failed:
-        tally.failed.append(item.name)
+        tally.failed += 1
     elif report.skipped:
-        tally.skipped.append(str(excinfo.value) if excinfo else "")
+        tally.skipped += 1
     elif report.when == "call":
         tally.passed += 1
     return report
@@ -224,40 +245,36 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     rows = rows_to_show(assignment, run.tallies, run.broken, single_tests)
     if not rows or config.option.collectonly:
         return
-    everything = not single_tests and len(terminalreporter.stats.get("deselected", [])) == 0 and not config.getoption("part")
-    untested = [p for p in assignment.graded_problems if p.id not in run.tallies and p.part not in run.broken]
+    shown = {row.problem.id for row in rows}
+    everything = shown.issuperset(run.tallies) and not single_tests and not config.getoption("part")
+    untested = [problem for problem in assignment.graded_problems if problem.id not in shown]
     command = "make test PART=" if "MAKELEVEL" in os.environ else "python -m tests --part "
     lines = points_lines(rows, untested if everything else []) + next_lines(rows, ROOT, command, everything)
     terminalreporter.section("scoreboard")
     for part in run.broken:
-        terminalreporter.line(run.details.get(part, run.broken[part]), red=True)
-    terminalreporter.line(render(rows, lines, terminalreporter._tw.fullwidth, terminalreporter._tw.hasmarkup).rstrip("\n"))
-    if torch := sys.modules.get("torch"):
-        terminalreporter.line(f"(Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.system()})")
+        terminalreporter.line(run.broken[part], red=True)
+    writer = terminalreporter._tw  # its width and colours have no public name
+    terminalreporter.line(render(rows, lines, writer.fullwidth, writer.hasmarkup))
 
 
 # --- errors ---
 
 
-def _note_broken(run: Run, part: str, error: BaseException) -> None:
-    path = STUDENT / f"{part}.py"
-    if not path.exists():
-        run.broken[part] = f"student/{part}.py is missing"
-        return
-    place = ""
-    if isinstance(error, SyntaxError) and error.filename:
-        frame_path, line = Path(error.filename).resolve(), error.lineno
+def _why_broken(part: str, error: BaseException) -> str:
+    """Say why a part cannot be imported, with the line in a file of the student's that is to blame."""
+    if not (STUDENT / f"{part}.py").exists():
+        return f"student/{part}.py is missing"
+    if isinstance(error, SyntaxError):
+        places = [(error.filename or "", error.lineno or 1)]
     else:
-        frames = [(Path(f.f_code.co_filename).resolve(), line) for f, line in traceback.walk_tb(error.__traceback__)]
-        frame_path, line = next((f for f in reversed(frames) if f[0].is_relative_to(STUDENT)), (path, None))
-    if frame_path.is_relative_to(ROOT):
-        place = f"{frame_path.relative_to(ROOT).as_posix()}:{line or 1}: "
-    run.broken[part] = f"{place}{_one_line(error)}"
-    run.details[part] = f"student/{part}.py cannot be imported. {place}{_one_line(error)}"
+        places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(Path(name).resolve(), line) for name, line in places if Path(name).resolve().is_relative_to(STUDENT)]
+    place = f"{own[-1][0].relative_to(ROOT).as_posix()}:{own[-1][1]}: " if own else ""
+    lines = [f"student/{part}.py cannot be imported: {place}{_one_line(error)}"]
     if isinstance(error, SyntaxError) and error.text:
-        # Python's own lines, which show the source and a caret.
-        shown = "".join(traceback.format_exception_only(type(error), error)).splitlines()[1:-1]
-        run.details[part] = "\n".join([run.details[part], *shown])
+        # As Python shows it: the source line, and a caret.
+        lines += "".join(traceback.format_exception_only(type(error), error)).splitlines()[1:-1]
+    return "\n".join(lines)
 
 
 def _one_line(error: BaseException) -> str:

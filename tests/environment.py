@@ -44,7 +44,7 @@ print(*(dependency for dependencies in lists for dependency in dependencies), se
 """
 
 
-class CannotMake(Exception):
+class EnvironmentNotMadeError(Exception):
     """No environment can be made; the text says why and what to do, in a line."""
 
 
@@ -95,7 +95,7 @@ def choose(candidates: Iterable[str], ask: Callable[[str], Interpreter | None], 
     Graded code runs as a user of its own, who must be able to import from it.
 
     Raises:
-        CannotMake: if there is none that is new enough.
+        EnvironmentNotMadeError: if there is none that is new enough.
     """
     suitable, too_old = [], []
     for candidate in candidates:
@@ -111,7 +111,7 @@ def choose(candidates: Iterable[str], ask: Callable[[str], Interpreter | None], 
     if suitable:
         return suitable[0]
     found = ", ".join(sorted({f"{python.executable} is {python.version[0]}.{python.version[1]}" for python in too_old}))
-    raise CannotMake(
+    raise EnvironmentNotMadeError(
         f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed, with its modules venv and ensurepip "
         f"({found or 'none was found'}). Install one, or say where one is with PYTHON."
     )
@@ -137,7 +137,9 @@ def ask(executable: str) -> Interpreter | None:
 
     try:
         # A version manager leaves commands on the PATH that run nothing: only an answer counts.
-        answer = subprocess.run([executable, "-I", "-c", QUESTIONS], capture_output=True, text=True, timeout=30, check=True)
+        answer = subprocess.run(
+            [executable, "-I", "-c", QUESTIONS], capture_output=True, text=True, timeout=30, check=True
+        )
         base, prefix, version = answer.stdout.splitlines()
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
@@ -147,14 +149,14 @@ def ask(executable: str) -> Interpreter | None:
 
 def readable_by_all(interpreter: Interpreter) -> bool:
     """Whether every user may run this interpreter and import its library."""
-    for path in map(os.path.realpath, (interpreter.executable, interpreter.prefix)):
-        folders = [parent for parent in Path(path).parents]
-        try:
-            if os.stat(path).st_mode & 0o005 != 0o005 or any(not folder.stat().st_mode & 0o001 for folder in folders):
-                return False
-        except OSError:
-            return False
-    return True
+    try:
+        paths = [Path(interpreter.executable).resolve(strict=True), Path(interpreter.prefix).resolve(strict=True)]
+        folders = {folder for path in paths for folder in path.parents}
+        return all(path.stat().st_mode & 0o005 == 0o005 for path in paths) and all(
+            folder.stat().st_mode & 0o001 for folder in folders
+        )
+    except OSError:
+        return False
 
 
 # --- making it ---
@@ -164,14 +166,14 @@ def make(extras: Iterable[str] = (), root: Path = ROOT) -> None:
     """Bring `.venv` to today's pins, with these extras and those that it has.
 
     Raises:
-        CannotMake: if there is no suitable Python, or pip fails.
+        EnvironmentNotMadeError: if there is no suitable Python, or pip fails.
     """
     import shutil
     import time
 
     start = time.monotonic()
     if sys.platform == "darwin" and os.uname().machine == "x86_64":
-        raise CannotMake(
+        raise EnvironmentNotMadeError(
             "PyTorch has had no release for Macs with Intel processors since 2.2, and 2.6 is needed: "
             "use a Linux or Windows machine, or a notebook service in the browser."
         )
@@ -221,7 +223,7 @@ def _run(command: list[str], ticking: bool = False) -> str:
         raise
     if process.returncode:
         last_lines = "\n".join(output.splitlines()[-15:])
-        raise CannotMake(f"this failed:\n  {' '.join(command[:6])} ...\n{last_lines}")
+        raise EnvironmentNotMadeError(f"this failed:\n  {' '.join(command[:6])} ...\n{last_lines}")
     return output
 
 
@@ -233,7 +235,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Make the environment if need be; with `--check`, only say by the exit status whether it is there."""
     import argparse
 
-    parser = argparse.ArgumentParser(prog="python -m tests.environment", description="Make .venv, or bring it up to date.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.environment", description="Make .venv, or bring it up to date."
+    )
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help="extras of pyproject.toml to install as well")
     parser.add_argument("--check", action="store_true", help="change nothing: exit with 1 if there is something to do")
     options = parser.parse_args(arguments)
@@ -244,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not ready:
             make(options.extras)
-    except CannotMake as problem:
+    except EnvironmentNotMadeError as problem:
         print(f"\nThe environment could not be made: {problem}", file=sys.stderr)
         return 2
     except OSError as problem:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from handout.problems import Assignment, Problem
 
-DONE, PASSING, FAILING, STARTED, NOT_STARTED, NOT_RUN = (
-    "done",
-    "passing",  # as far as was run
-    "failing",
-    "started",
-    "not started",
-    "not run",
-)
-COLOURS = {DONE: "green", PASSING: "green", FAILING: "red", STARTED: "yellow", NOT_STARTED: "yellow", NOT_RUN: "dim"}
+# What a problem's line can say, and in which colour.
+DONE = "done"
+PASSING = "passing"  # but not all of its tests were run
+FAILING = "failing"
+STARTED = "started"  # some tests pass, the others reach a stub
+WAITING = "waiting"  # for another problem, whose stub its tests reach
+NOT_STARTED = "not started"
+NOT_RUN = "not run"
+COLOURS = {DONE: "green", PASSING: "green", FAILING: "red", STARTED: "yellow", NOT_STARTED: "yellow", WAITING: "yellow"}
 
 
 @dataclass
@@ -26,9 +26,11 @@ class Tally:
     existing: int = 0  # tests that were found, chosen for this run or not
     chosen: int = 0
     passed: int = 0
-    unwritten: int = 0  # reached a stub
-    skipped: list[str] = field(default_factory=list)  # why, for each
-    failed: list[str] = field(default_factory=list)  # their names
+    failed: int = 0
+    skipped: int = 0  # for want of a GPU
+    stubs: list[str] = field(
+        default_factory=list
+    )  # for each test that reached a stub, the problem that this belongs to
 
 
 @dataclass(frozen=True)
@@ -40,31 +42,33 @@ class Row:
     remark: str = ""
 
 
-def row(problem: Problem, tally: Tally, broken: str = "", single_tests: bool = False) -> Row:
-    """Say in a word how far a problem is.
+def row(problem: Problem, tally: Tally, broken: bool = False, single_tests: bool = False) -> Row:
+    """Say how far a problem is.
 
     Args:
         problem: which one.
         tally: what its tests did.
-        broken: why its part cannot be imported, if it cannot.
+        broken: whether its part cannot be imported.
         single_tests: whether tests were asked for by name, so that `tally.existing` knows only of these.
     """
     if broken:
-        return Row(problem, FAILING, broken)
+        return Row(problem, FAILING, "cannot be imported")
     if tally.failed:
-        more = len(tally.failed) - 1
-        return Row(problem, FAILING, tally.failed[0] + (f" and {more} more" if more else ""))
-    if tally.unwritten and tally.unwritten + len(tally.skipped) == tally.chosen:
-        return Row(problem, NOT_STARTED)
-    if tally.unwritten:
-        return Row(problem, STARTED, f"{tally.passed} of {tally.chosen} tests pass, the others end at a NotImplementedError")
-    if tally.skipped:
-        return Row(problem, NOT_RUN, tally.skipped[0])
+        return Row(problem, FAILING, f"{tally.failed} of {tally.chosen} tests fail")
+    if awaited := [stub for stub in tally.stubs if stub != problem.id]:
+        return Row(problem, WAITING, f"needs {awaited[0]}")
+    if tally.stubs:
+        return (
+            Row(problem, STARTED, f"{tally.passed} of {tally.chosen} tests pass")
+            if tally.passed
+            else Row(problem, NOT_STARTED)
+        )
     if tally.passed == 0:
-        return Row(problem, NOT_RUN)
-    if single_tests or tally.passed < tally.existing:
-        found = "" if single_tests else f" of {tally.existing}"
-        return Row(problem, PASSING, f"{tally.passed}{found} tests run")
+        return Row(problem, NOT_RUN, "needs a GPU" if tally.skipped else "")
+    if single_tests:
+        return Row(problem, PASSING, "as far as was run")
+    if tally.passed + tally.skipped < tally.existing:
+        return Row(problem, PASSING, f"{tally.passed} of {tally.existing} tests run")
     return Row(problem, DONE)
 
 
@@ -83,7 +87,7 @@ def where(problem: Problem, root: Path) -> str:
 
 
 def points_lines(rows: Iterable[Row], untested: Iterable[Problem]) -> list[str]:
-    """Say what public tests speak for and what hidden tests decide, so that "all passed" cannot be read as full marks.
+    r"""Say what public tests speak for and what hidden tests decide, so that "all passed" cannot be read as full marks.
 
     >>> problem = Problem("optimizers.SGD", "8.1", "Gradient descent", 2, False)
     >>> print(*points_lines([Row(problem, DONE)], []), sep="\\n")
@@ -113,12 +117,17 @@ def next_lines(rows: Iterable[Row], root: Path, command: str, everything: bool) 
         command: how tests are run here, "make test PART=" or "python -m tests --part ".
         everything: whether every test was run.
     """
-    for row in rows:
-        if row.status in {FAILING, STARTED, NOT_STARTED}:
-            return [f"Next: {row.problem.id}, {row.status}: {where(row.problem, root)}", f"      {command}{row.problem.part}"]
+    rows = list(rows)
+    for row in [row for row in rows if row.status != WAITING] + rows:
+        if row.status in {FAILING, STARTED, NOT_STARTED, WAITING}:
+            place = where(row.problem, root)
+            return [f"Next: {row.problem.id}, {row.status}: {place}", f"      {command}{row.problem.part}"]
     if not everything:
         return ["Next: the other tests", f"      {command.split(' PART')[0].split(' --part')[0]}"]
-    return ["Next: hand in", f"      {'make submission' if command.startswith('make') else 'python -m tests.submission'}"]
+    return [
+        "Next: hand in",
+        f"      {'make submission' if command.startswith('make') else 'python -m tests.submission'}",
+    ]
 
 
 def rows_to_show(
@@ -126,8 +135,8 @@ def rows_to_show(
 ) -> list[Row]:
     """Return the rows of the graded parts' problems that this run is about, in the order of the handout."""
     return [
-        row(problem, tallies.get(problem.id, Tally()), broken.get(part.id, ""), single_tests)
-        for part in assignment.graded_parts
+        row(problem, tallies.get(problem.id, Tally()), part.id in broken, single_tests)
+        for part in assignment.parts
         for problem in part.problems
         # A part whose tests could not even be collected has no tallies; its problems are as broken as it is.
         if (problem.id in tallies and tallies[problem.id].chosen)
@@ -142,7 +151,13 @@ def render(rows: Iterable[Row], lines: Iterable[str], width: int, colour: bool) 
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for heading, justify in (("", "left"), ("problem", "left"), ("points", "right"), ("public tests", "left"), ("", "left")):
+    for heading, justify in (
+        ("", "left"),
+        ("problem", "left"),
+        ("points", "right"),
+        ("public tests", "left"),
+        ("", "left"),
+    ):
         table.add_column(heading, justify=justify, no_wrap=heading != "", overflow="fold")
     for row in rows:
         points = f"{row.problem.points:g}" + (" bonus" if row.problem.bonus else "")

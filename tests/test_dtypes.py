@@ -1,6 +1,7 @@
 """Part 2: what a float can hold."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_float_limits_of_e4m3fn_without_infinity():
 def test_float_limits_refuses_other_widths():
     """1 or 12 exponent bits, 0 or 53 mantissa bits are a ValueError that names the width."""
     for exponent_bits, mantissa_bits, wrong in [(1, 3, 1), (12, 3, 12), (5, 0, 0), (5, 53, 53)]:
-        check_raises(ValueError, lambda e=exponent_bits, m=mantissa_bits: dtypes.float_limits(e, m), names=wrong)
+        check_raises(ValueError, partial(dtypes.float_limits, exponent_bits, mantissa_bits), names=wrong)
 
 
 @pytest.mark.problem("dtypes.underflows_to_zero")
@@ -70,7 +71,9 @@ def test_round_to_float_to_nearest_ties_to_even():
     """In float16 whole numbers beyond 2048 are even: 2049 is a tie and becomes 2048, 2051 becomes 2052."""
     x = torch.tensor([2047.0, 2049.0, 2051.0, -2049.5, 0.1])
     expected = torch.tensor([2047.0, 2048.0, 2052.0, -2050.0, 0.0999755859375])
-    check_close(dtypes.round_to_float(x, 5, 10), expected, "nearest; of two equally near, the one of even last bit", rtol=0)
+    check_close(
+        dtypes.round_to_float(x, 5, 10), expected, "nearest; of two equally near, the one of even last bit", rtol=0
+    )
 
 
 @pytest.mark.problem("dtypes.round_to_float")
@@ -87,7 +90,9 @@ def test_round_to_float_overflows():
     """70000 is infinite in float16; without infinity, 1000 and infinity saturate at 448."""
     x = torch.tensor([65519.0, 65520.0, 70000.0, -math.inf, math.nan])
     expected = torch.tensor([65504.0, math.inf, math.inf, -math.inf, math.nan])
-    check_close(dtypes.round_to_float(x, 5, 10), expected, "what rounds to more than max is infinite; NaN stays", rtol=0)
+    check_close(
+        dtypes.round_to_float(x, 5, 10), expected, "what rounds to more than max is infinite; NaN stays", rtol=0
+    )
     x = torch.tensor([449.0, 1000.0, -math.inf, math.nan])
     expected = torch.tensor([448.0, 448.0, -448.0, math.nan])
     check_close(dtypes.round_to_float(x, 4, 3, has_inf=False), expected, "without infinity all stops at max", rtol=0)

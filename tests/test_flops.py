@@ -1,6 +1,7 @@
 """Part 6: where the time goes."""
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,8 +109,10 @@ def test_promised_flop_per_sec_is_dense():
 def test_promised_flop_per_sec_refuses_unknown_devices():
     """A PCIe card, a CPU and a dtype without a figure are a ValueError that names it."""
     for device in ("NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA H100 NVL", "cpu"):
-        check_raises(ValueError, lambda name=device: flops.promised_flop_per_sec(name, torch.bfloat16), names=device)
-    check_raises(ValueError, lambda: flops.promised_flop_per_sec("NVIDIA H100 80GB HBM3", torch.float64), names=torch.float64)
+        check_raises(ValueError, partial(flops.promised_flop_per_sec, device, torch.bfloat16), names=device)
+    check_raises(
+        ValueError, lambda: flops.promised_flop_per_sec("NVIDIA H100 80GB HBM3", torch.float64), names=torch.float64
+    )
 
 
 @pytest.mark.problem("flops.mfu")

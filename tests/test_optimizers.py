@@ -4,6 +4,7 @@ Gradients are set by hand, so that every number can be followed with pencil and 
 """
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,8 @@ def test_sgd_steps_against_the_gradient():
 def test_sgd_reads_lr_from_the_group_at_each_step():
     """A group may have its own learning rate, and a schedule may change it."""
     a, b = parameter(1.0), parameter(1.0)
-    optimizer = optimizers.SGD([{"params": [a], "lr": 0.25}, {"params": [b]}], lr=0.5)
+    groups: list[dict[str, Any]] = [{"params": [a], "lr": 0.25}, {"params": [b]}]
+    optimizer = optimizers.SGD(groups, lr=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     step_with(optimizer, [1.0], [1.0])
     check_values(a, 0.75, hint='use group["lr"]')
@@ -129,7 +131,8 @@ def test_adagrad_adds_eps_to_the_root():
 def test_adagrad_leaves_a_parameter_without_gradient_alone():
     """A parameter that gets its first gradient later starts then; its group's own lr counts."""
     a, b = parameter(0.0), parameter(0.0)
-    optimizer = optimizers.AdaGrad([{"params": [a]}, {"params": [b], "lr": 0.25}], lr=0.5)
+    groups: list[dict[str, Any]] = [{"params": [a]}, {"params": [b], "lr": 0.25}]
+    optimizer = optimizers.AdaGrad(groups, lr=0.5)
     step_with(optimizer, [3.0], None)
     step_with(optimizer, [4.0], [7.0])
     check_values(a, -0.9)
@@ -264,7 +267,7 @@ def test_adamw_returns_the_loss_of_its_closure():
 @pytest.mark.problem("optimizers.AdamW")
 def test_adamw_refuses_wrong_hyperparameters():
     """A hyper-parameter outside its range is a ValueError that names it; a beta of 0 is right, a beta of 1 is not."""
-    wrong = [
+    wrong: list[tuple[dict[str, Any], float]] = [
         ({"lr": -0.5}, -0.5),
         ({"eps": -0.25}, -0.25),
         ({"weight_decay": -0.125}, -0.125),

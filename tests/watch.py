@@ -5,6 +5,7 @@ each run starts warm and reads the saved files anew. Elsewhere a process that ha
 each run is a fresh process.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -71,8 +72,11 @@ class ResultsTaker:
 
 def run_tests(parts: Sequence[str], answer: Connection) -> None:
     """Run the public tests of the parts, let pytest print what failed, and send a Board."""
+    gc.freeze()  # pytest collects garbage at its end, and need not search PyTorch for any
+    # Plugins that happen to be installed (anyio's comes with watchfiles) can take longer to load than the tests to run.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     taker = ResultsTaker()
-    pytest.main(["-q", *(f"tests/test_{part}.py" for part in parts)], plugins=[taker])
+    pytest.main(["-q", "-p", "timeout", *(f"tests/test_{part}.py" for part in parts)], plugins=[taker])
     sys.stdout.flush()
     answer.send(taker.board)
 

@@ -138,7 +138,10 @@ def test_underflows_to_zero_as_pytorch_rounds(observe, seed, dtype):
     rng = random.Random(seed)
     # All exact in float32 (or in float64 for its own format), so that PyTorch rounds them once.
     smallest = torch.finfo(torch.float32).smallest_normal if dtype != torch.float64 else 0.0
-    values = [smallest_subnormal(dtype) * eighths / 8 for eighths in (*range(1, 12), *(rng.randint(1, 200) for _ in range(40)))]
+    values = [
+        smallest_subnormal(dtype) * eighths / 8
+        for eighths in (*range(1, 12), *(rng.randint(1, 200) for _ in range(40)))
+    ]
     if dtype == torch.float32:
         values = [float(np.float32(value)) for value in values]
     values += [smallest, 1e-8, 1.0, 1e30, math.inf, 0.0]
@@ -263,7 +266,8 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
         # Normal numbers inside the range only: subnormals and overflow have rows of their own.
         widths = [(4, 2), (3, 4), (6, 9), (7, 1), (8, 10), (9, 14), (11, 20), (11, 52), (5, 30), (2, 5)]
         tensors = [
-            torch.tensor(numbers_beside_ties(m, 2 - 2 ** (e - 1), 2 ** (e - 1) - 2), dtype=torch.float64) for e, m in widths
+            torch.tensor(numbers_beside_ties(m, 2 - 2 ** (e - 1), 2 ** (e - 1) - 2), dtype=torch.float64)
+            for e, m in widths
         ]
         compare("dtypes.round_to_float", probe_any, rtol=0)
     else:

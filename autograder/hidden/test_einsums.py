@@ -81,7 +81,9 @@ def test_mean_pool_averages_the_sequence(compare, seed):
 
     def probe(lib):
         draw = Numbers(seed)
-        pooled = [lib.einsums.mean_pool(draw(*shape)) for shape in [(3, 4, 5), (4, 4, 4), (1, 1, 1), (2, 1, 3), (1, 6, 2)]]
+        pooled = [
+            lib.einsums.mean_pool(draw(*shape)) for shape in [(3, 4, 5), (4, 4, 4), (1, 1, 1), (2, 1, 3), (1, 6, 2)]
+        ]
         refused = [refusal(lambda s=s: lib.einsums.mean_pool(draw(*s)), kinds=REFUSALS) for s in [(4, 5), (2, 3, 4, 5)]]
         return pooled, refused
 
@@ -223,12 +225,16 @@ def test_causal_attention_agrees_with_pytorch(observe, seed):
     got = observe("einsums.causal_attention", probe, like=measured)
     for a, b in zip(got, measured, strict=True):
         assert a.shape == b.shape, "causal_attention: not the shape that scaled_dot_product_attention gives"
-        assert (a - b).abs().max() <= RTOL * b.abs().max(), "causal_attention: other values than PyTorch's attention gives"
+        assert (a - b).abs().max() <= RTOL * b.abs().max(), (
+            "causal_attention: other values than PyTorch's attention gives"
+        )
 
 
 @number("5.9")
 @weight(0.5)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["float64", "float32", "bfloat16"]
+)
 def test_causal_attention_with_any_mask(compare, seed, dtype):
     """causal_attention: any mask, queries unlike keys, values unlike d, in the dtype of the arguments; they stay as they are."""
 
@@ -243,7 +249,9 @@ def test_causal_attention_with_any_mask(compare, seed, dtype):
         return replies
 
     # A wrong mask, scale or axis is off by 0.1 and more of the largest value; right bfloat16 code by 0.02 at most.
-    compare("einsums.causal_attention", probe, rtol={torch.float64: RTOL, torch.float32: 1e-4, torch.bfloat16: 0.03}[dtype])
+    compare(
+        "einsums.causal_attention", probe, rtol={torch.float64: RTOL, torch.float32: 1e-4, torch.bfloat16: 0.03}[dtype]
+    )
 
 
 @number("5.9")
@@ -312,7 +320,9 @@ def annotated_calls(name: str) -> list[tuple[tuple, str, str]]:
     calls.append((double, "returned", "refuses (or fails on) a call that is right, in float64"))
     for place, shape in WRONG_SHAPES[name]:
         kind = "rank" if len(shape) != right[0][place].dim() else "size of a shared axis"
-        calls.append((replaced(place, torch.ones(shape).to(right[0][place].dtype)), "stopped", f"lets a wrong {kind} pass"))
+        calls.append(
+            (replaced(place, torch.ones(shape).to(right[0][place].dtype)), "stopped", f"lets a wrong {kind} pass")
+        )
     for place, x in enumerate(right[0]):
         if isinstance(x, torch.Tensor):
             calls.append((replaced(place, x.long()), "stopped", "lets a tensor of integers pass"))
@@ -361,4 +371,6 @@ def test_annotations_are_enforced(observe):
         assert len(outcomes) == len(calls[name]), f"{name}: not every call came back"
         for (_, expected, complaint), got in zip(calls[name], outcomes, strict=True):
             assert got == expected, f"{name}: with its annotations enforced it {complaint}"
-        assert result == "floating dtypes", f"{name}: the annotation of what it returns is not of the form Float[Tensor, ...]"
+        assert result == "floating dtypes", (
+            f"{name}: the annotation of what it returns is not of the form Float[Tensor, ...]"
+        )

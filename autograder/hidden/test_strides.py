@@ -231,7 +231,14 @@ def test_is_contiguous_of_permuted_sliced_and_expanded_tensors(observe, seed):
 def test_is_contiguous_with_axes_of_size_one_and_zero(observe, seed):
     """is_contiguous: the stride of an axis of size 1 does not count, and without elements no stride does."""
     rng = random.Random(seed)
-    layouts = [((1,), (0,)), ((1,), (9,)), ((3, 1), (1, 99)), ((1, 3), (0, 1)), ((1, 3), (3, 2)), ((2, 1, 3), (3, 0, 1))]
+    layouts = [
+        ((1,), (0,)),
+        ((1,), (9,)),
+        ((3, 1), (1, 99)),
+        ((1, 3), (0, 1)),
+        ((1, 3), (3, 2)),
+        ((2, 1, 3), (3, 0, 1)),
+    ]
     layouts += [((0,), (1,)), ((0,), (7,)), ((2, 0), (5, 7)), ((0, 3), (1, 1)), ((3, 0, 2), (2, 2, 1))]
     for _ in range(500):
         shape = draw_shape(rng, (1, 1, 2, 3))
@@ -322,7 +329,12 @@ def test_view_strides_of_permuted_sliced_and_expanded_tensors(observe, seed):
 def test_view_strides_with_axes_of_size_one(observe, seed):
     """view_strides: axes of size 1 come and go, and their strides do not matter."""
     rng = random.Random(seed)
-    cases = [(((1, 1), (5, 9)), (1,)), (((1,), (7,)), ()), (((2, 1, 3), (3, 99, 1)), (6,)), (((2, 1, 3), (4, 1, 1)), (6,))]
+    cases = [
+        (((1, 1), (5, 9)), (1,)),
+        (((1,), (7,)), ()),
+        (((2, 1, 3), (3, 99, 1)), (6,)),
+        (((2, 1, 3), (4, 1, 1)), (6,)),
+    ]
     for _ in range(500):
         shape = draw_shape(rng, (1, 1, 2, 3, 4))
         strides = draw_strides(rng, shape, ("new", "permuted", "sliced", "expanded"))
@@ -370,7 +382,15 @@ def test_view_strides_of_empty_tensors(observe):
 def test_view_strides_refuses_another_number_of_elements(compare, seed):
     """view_strides: ValueError, not None, if the new shape has another number of elements."""
     rng = random.Random(seed)
-    cases = [((6,), (7,)), ((2, 3), ()), ((2, 3), (0, 6)), ((0, 3), (1,)), ((), (2,)), ((2, 3), (-1, 4)), ((2, 3), (12, -1))]
+    cases = [
+        ((6,), (7,)),
+        ((2, 3), ()),
+        ((2, 3), (0, 6)),
+        ((0, 3), (1,)),
+        ((), (2,)),
+        ((2, 3), (-1, 4)),
+        ((2, 3), (12, -1)),
+    ]
     for _ in range(50):
         shape, new_shape = draw_shape(rng, (2, 3, 4)), draw_shape(rng, (2, 3, 4))
         if math.prod(shape) != math.prod(new_shape):

@@ -9,6 +9,7 @@ import importlib
 import io
 import sys
 import types
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,29 +27,36 @@ def warm() -> None:
     gc.freeze()  # a collection in a child would touch, and so copy, every page of the parent's objects
 
 
-def spare_dynamo() -> bool:
-    """Keep `torch.optim` from importing `torch._dynamo`, which costs 1.5 s and 80 MB and serves only `torch.compile`.
+class _Understudy(types.ModuleType):
+    """Stands in for `torch._dynamo` until something of it is needed that serves more than `torch.compile`.
 
-    PyTorch marks some functions as not to be compiled, and imports the compiler at their first call to do so. Each of them
-    looks for an attribute first; it is set here to what the compiler would have put there, less the mark.
-
-    Returns:
-        Whether it could be done: these are internals. If not, the first optimizer imports the compiler, in the zygote.
+    `torch.optim` imports the compiler at its first use, 1.5 s and 80 MB, only to mark functions that it must not compile.
+    Without a compiler the marks mean nothing. Whatever else is asked of the module brings the real one on stage.
     """
-    if "torch._dynamo" in sys.modules:
-        return False
-    try:
-        from torch._compile import _disable_dynamo
 
-        wrapper = _disable_dynamo(_workload)
-        if "__dynamo_disable" not in wrapper.__code__.co_consts + wrapper.__code__.co_names:
-            return False
-    except (ImportError, AttributeError):
-        return False
-    for thing in gc.get_objects():
-        if type(thing) is types.FunctionType and thing.__code__ is wrapper.__code__:
-            setattr(thing.__wrapped__, "__dynamo_disable", thing.__wrapped__)  # type: ignore[attr-defined]  # noqa: B010
-    return True
+    def __init__(self) -> None:
+        super().__init__("torch._dynamo")
+
+    @staticmethod
+    def disable(fn: Any = None, *args: object, **kwargs: object) -> Any:
+        return fn if fn is not None else lambda decorated: decorated
+
+    @staticmethod
+    def graph_break(*args: object, **kwargs: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get("torch._dynamo") is self:
+            del sys.modules["torch._dynamo"]
+        real = importlib.import_module("torch._dynamo")
+        return getattr(real, name)
+
+
+def spare_dynamo() -> None:
+    """Keep PyTorch from importing its compiler where it only marks what must not be compiled."""
+    if "torch._dynamo" not in sys.modules:
+        sys.modules["torch._dynamo"] = understudy = _Understudy()
+        torch._dynamo = understudy  # type: ignore[assignment]
 
 
 class _Optimizer(torch.optim.Optimizer):

@@ -1,0 +1,291 @@
+"""Part 9, hidden: what is drawn is judged by properties, each with a chance below 1e-7 of refusing a right answer."""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from autograder.probing import refusal
+
+BATCH = (torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0, dtype=torch.int64))
+BIG_FILE = 60 << 20  # below the size of file that a child may make, and sparse: it takes no room on the disk
+SPARE_MEMORY = 32 << 20  # half of the big file, and far more than a batch takes
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp())
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def written(path: Path, tokens: list[int], dtype: str) -> np.memmap:
+    np.array(tokens, dtype=dtype).tofile(path)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def make_sparse(path: Path) -> None:
+    """Make the big file: zeros, but for the last token."""
+    with path.open("wb") as file:
+        file.truncate(BIG_FILE - 2)
+        file.seek(BIG_FILE - 2)
+        file.write(np.array([77], dtype="uint16").tobytes())
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Leave this process about SPARE_MEMORY of memory to allocate, so that whoever loads the big file can't.
+
+    The kernel counts what is mapped private and writable, which a read-only map of a file is not.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_in_use(soft) + SPARE_MEMORY, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def memory_in_use(limit: int) -> int:
+    """How many bytes count against RLIMIT_DATA already."""
+    import mmap
+
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[5]) * mmap.PAGESIZE
+    except OSError:
+        pass
+    # A locked child may not read that. What is left below its limit is found by asking for it, without using it.
+    left, too_much = 0, 8 << 30
+    while too_much - left > 1 << 18:
+        middle = (left + too_much) // 2
+        try:
+            mmap.mmap(-1, middle, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        except OSError:
+            too_much = middle
+        else:
+            left = middle
+    return limit - left
+
+
+def chi_squared(counts: torch.Tensor) -> float:
+    """How far counts are from being equal: Σ (count - mean)² / mean."""
+    mean = counts.double().mean()
+    return ((counts - mean) ** 2 / mean).sum().item()
+
+
+@number("9.1")
+@weight(0.5)
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "int64", "refusals"])
+def test_open_tokens_maps_the_file(compare, seed, dtype):
+    """open_tokens: a read-only np.memmap of the tokens, or the error that says why there is none."""
+
+    def probe(lib):
+        open_tokens = lib.data.open_tokens
+        with folder() as here:
+            path = here / "tokens.bin"
+            if dtype == "refusals":
+                answers = [refusal(lambda: open_tokens(path, "uint16"), kinds=(FileNotFoundError,))]
+                for content, kind in ((b"", "uint16"), (b"odd", "uint16"), (b"123456", "uint32")):
+                    path.write_bytes(content)
+                    # NumPy's own ValueError does not name the file, and will do.
+                    answers.append(refusal(lambda kind=kind: open_tokens(path, kind)))
+                return answers
+            drawn = random.Random(seed)
+            tokens = [drawn.randrange(np.iinfo(dtype).max + 1) for _ in range(500)]
+            np.array(tokens, dtype=dtype).tofile(path)
+            answers = []
+            for name, kind in ((path, dtype), (str(path), np.dtype(dtype)), (path, getattr(np, dtype))):
+                opened = open_tokens(name, kind)
+                about = type(opened).__name__, opened.dtype.name, opened.shape, bool(opened.flags.writeable)
+                answers.append((*about, opened.tolist()))
+            return answers
+
+    compare("data.open_tokens", probe)
+
+
+@number("9.1")
+@weight(0.5)
+def test_open_tokens_never_loads_the_file(observe):
+    """open_tokens: opens a file that is larger than the memory that is left."""
+
+    def probe(lib):
+        with folder() as here:
+            make_sparse(here / "tokens.bin")
+            with little_memory():
+                tokens = lib.data.open_tokens(here / "tokens.bin", "uint16")
+            return len(tokens), int(tokens[0]), int(tokens[-1])
+
+    found = observe("data.open_tokens", probe, like=(0, 0, 0))
+    assert found == (BIG_FILE // 2, 0, 77), "The array should hold all tokens of the file, the last one included."
+
+
+@number("9.2")
+@weight(1)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "uint32", "int64"])
+def test_get_batch_returns_windows_and_what_follows(observe, seed, dtype):
+    """get_batch: each row is a window of the file, as int64, and its targets are one token ahead."""
+    drawn = random.Random(seed)
+    # All different, so that a row's first token says where it starts.
+    tokens = drawn.sample(range(min(np.iinfo(dtype).max, 2**40) + 1), 200)
+    sizes = [(8, 5), (1, 1), (3, 150), (5, 199), (64, 2)]
+
+    def probe(lib):
+        with folder() as here:
+            mapped = written(here / "tokens.bin", tokens, dtype)
+            batches = [
+                lib.data.get_batch(mapped, rows, length, device, torch.Generator().manual_seed(seed + rows))
+                for rows, length in sizes
+                for device in ("cpu", torch.device("cpu"))
+            ]
+            # No other device is sure to be there, but this one takes part in every copy.
+            elsewhere = [t.device.type for t in lib.data.get_batch(mapped, 2, 3, "meta")]
+        return batches, elsewhere
+
+    batches, elsewhere = observe("data.get_batch", probe, like=([BATCH], ["", ""]))
+    place = {token: i for i, token in enumerate(tokens)}
+    for (inputs, targets), (rows, length) in zip(batches, [size for size in sizes for _ in range(2)], strict=True):
+        assert inputs.shape == targets.shape == (rows, length), "Both shapes are (batch_size, sequence_length)."
+        for row, ahead in zip(inputs.tolist(), targets.tolist(), strict=True):
+            start = place.get(row[0], -1)
+            assert row == tokens[start : start + length], "A row of the inputs is not a window of the file."
+            assert ahead == tokens[start + 1 : start + length + 1], "The targets are not the inputs' next tokens."
+    assert elsewhere == ["meta", "meta"], "The batch is not on the device that was asked for."
+
+
+@number("9.2")
+@weight(1)
+@pytest.mark.parametrize(("num_starts", "length"), [(10, 3), (7, 1), (2, 40)], ids=["ten places", "seven", "two"])
+def test_get_batch_starts_everywhere(observe, seed, num_starts, length):
+    """get_batch: every place where a row fits is equally likely as its start, the last one included."""
+
+    def probe(lib):
+        with folder() as here:
+            tokens = written(here / "tokens.bin", list(range(num_starts + length)), "uint16")
+            inputs, _ = lib.data.get_batch(tokens, 4000, length, "cpu", torch.Generator().manual_seed(seed))
+        return inputs[:, 0].long()
+
+    starts = observe("data.get_batch", probe, like=torch.zeros(0, dtype=torch.int64))
+    assert len(starts) == 4000, "The batch has another number of rows than asked for."
+    assert 0 <= starts.min() <= starts.max() < num_starts, "A row starts where it and its targets do not fit."
+    counts = torch.bincount(starts, minlength=num_starts)
+    # Each is expected 400 times or more: a place that right code could draw is missing with a chance of 1e-180.
+    assert counts[-1] > 0, "The last place where a row fits is never drawn."
+    assert bool((counts > 0).all()), "There are places where a row fits that are never drawn."
+    # For ten places (nine degrees of freedom) a right answer is above 56 with a chance of 1e-8; less for fewer places.
+    assert chi_squared(counts) < 60, "Some places are drawn more often than others."
+
+
+@number("9.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["as many places as rows", "neighbouring rows", "one call after the other"])
+def test_get_batch_draws_with_replacement(observe, seed, case):
+    """get_batch: each row draws its start independently of all other rows, so that a window may come twice."""
+
+    def probe(lib):
+        generator = torch.Generator().manual_seed(seed)
+        with folder() as here:
+            tokens = written(here / "tokens.bin", list(range(10 if case == "neighbouring rows" else 5)), "uint16")
+            if case == "as many places as rows":
+                batches = [lib.data.get_batch(tokens, 2, 3, "cpu", generator) for _ in range(48)]
+            elif case == "neighbouring rows":
+                batches = [lib.data.get_batch(tokens, 6000, 3, "cpu", generator)]
+            else:
+                batches = [lib.data.get_batch(tokens, 1, 3, "cpu", generator) for _ in range(64)]
+        return [inputs[:, 0].tolist() for inputs, _ in batches]
+
+    starts = observe("data.get_batch", probe, like=[[0]])
+    if case == "as many places as rows":
+        # Two places, two rows: equal in half of the batches. 48 alike have a chance of 2^-48.
+        assert any(a == b for a, b in starts), "No window came twice in a batch: starts are drawn without replacement."
+        assert any(a != b for a, b in starts), "All rows of a batch start at one place."
+    elif case == "neighbouring rows":
+        places = torch.tensor(starts[0]).clamp(0, 6).view(-1, 2)
+        pairs = torch.bincount(places[:, 0] * 7 + places[:, 1], minlength=49)
+        # 48 degrees of freedom, 61 expected a pair: above 125 with a chance of 1e-8.
+        assert chi_squared(pairs) < 140, "Where a row starts depends on where the row before it starts."
+    else:
+        assert len({row for [row] in starts}) == 2, "One call after the other starts at the same place."
+        turns = sum(a != b for a, b in zip(starts, starts[1:], strict=False))
+        assert 8 < turns < 55, "Where a batch starts depends on where the batch before it started."  # 31.5, deviation 4
+
+
+@number("9.2")
+@weight(0.5)
+def test_get_batch_draws_from_its_generator_only(observe, seed):
+    """get_batch: draws from the generator that it is given and from no other; without one, from PyTorch's global one."""
+
+    def state():
+        numpy_state = np.random.get_state()
+        return torch.get_rng_state().tolist(), list(random.getstate()[1]), [*numpy_state[1].tolist(), numpy_state[2]]
+
+    def probe(lib):
+        with folder() as here:
+            tokens = written(here / "tokens.bin", list(range(1000)), "uint16")
+
+            def starts(generator=None):
+                return lib.data.get_batch(tokens, 32, 4, "cpu", generator)[0][:, 0].tolist()
+
+            before = state()
+            generator = torch.Generator().manual_seed(seed)
+            own = [starts(generator), starts(generator), starts(torch.Generator().manual_seed(seed))]
+            after = state()
+            shared = []
+            for number_of_calls in (2, 1):
+                torch.manual_seed(seed)
+                random.seed(number_of_calls)
+                np.random.seed(number_of_calls)
+                shared += [starts() for _ in range(number_of_calls)]
+        return own, [a == b for a, b in zip(before, after, strict=True)], shared
+
+    own, unchanged, shared = observe("data.get_batch", probe, like=([[0]], [True], [[0]]))
+    # 32 starts among 996 agree by chance with a chance of 1e-95.
+    assert own[0] == own[2], "The generator's state does not decide the batch."
+    assert own[0] != own[1], "A second batch from the same generator is the first one again."
+    assert unchanged == [True, True, True], "A global generator was drawn from, although another one was given."
+    assert shared[0] == shared[2], "Without a generator, torch.manual_seed does not decide the batch."
+    assert shared[0] != shared[1], "Without a generator, a second batch is the first one again."
+
+
+@number("9.2")
+@weight(0.5)
+def test_get_batch_refuses_a_file_that_is_too_short(compare):
+    """get_batch: a file without room for one row and its targets is refused, one with room for just that is not."""
+
+    def probe(lib):
+        def attempt(num_tokens, rows, length, names=None):
+            tokens = np.arange(num_tokens, dtype=np.uint16)
+            return refusal(lambda: lib.data.get_batch(tokens, rows, length, "cpu"), names=names)
+
+        too_short = [attempt(37, 3, 37, names=37), attempt(36, 3, 37), attempt(1, 1, 1), attempt(0, 1, 5)]
+        negative = [attempt(50, -3, 37, names=-3), attempt(50, 3, -37, names=-37)]
+        return too_short, negative, attempt(38, 3, 37), attempt(2, 1, 1)
+
+    compare("data.get_batch", probe)
+
+
+@number("9.2")
+@weight(0.5)
+def test_get_batch_reads_only_its_batch(observe, seed):
+    """get_batch: works on a file that is larger than the memory that is left."""
+
+    def probe(lib):
+        with folder() as here:
+            make_sparse(here / "tokens.bin")
+            tokens = np.memmap(here / "tokens.bin", dtype="uint16", mode="r")
+            with little_memory():
+                batch = lib.data.get_batch(tokens, 16, 64, "cpu", torch.Generator().manual_seed(seed))
+        return [tuple(t.shape) for t in batch]
+
+    shapes = observe("data.get_batch", probe, like=[(0, 0)])
+    assert shapes == [(16, 64), (16, 64)], "Both shapes are (batch_size, sequence_length)."

@@ -1,0 +1,590 @@
+"""Hidden tests of part 3, `memory`.
+
+Where a student's number is about memory that PyTorch takes, the test builds the same tensors on the trusted side and
+measures there, by addresses of storages; the formulas of `reference/` have no say in it. Each number of a breakdown is
+judged in a row of its own. All answers are exact ints.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from math import prod
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+from torch import Tensor, nn
+
+from autograder.probing import refusal
+
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int16,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+)
+
+
+def bytes_held(tensors: Iterable[Tensor]) -> int:
+    """Measure, by address, what tensors hold that are all alive."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def random_shape(random: Random) -> tuple[int, ...]:
+    """Draw a shape of 0 to 3 dimensions."""
+    return tuple(random.randint(1, 6) for _ in range(random.randint(0, 3)))
+
+
+def random_view(random: Random, x: Tensor) -> Tensor:
+    """Look at a tensor in another way, without a copy."""
+    rows = x.flatten()  # a view, since all tensors here are contiguous
+    first = random.randrange(rows.numel())
+    return random.choice(
+        [
+            lambda: x,
+            lambda: x.detach(),
+            lambda: x.T if x.dim() == 2 else x.view(-1),
+            lambda: rows[first:],
+            lambda: rows[first],
+            lambda: rows[: first + 1 : 2],
+            lambda: x.expand(3, *x.shape),
+            lambda: rows[first:].as_strided((2, 2), (0, 0)),
+            lambda: x.view(x.shape),
+        ]
+    )()
+
+
+# 3.1 get_memory_usage
+
+
+@number("3.1")
+@weight(1)
+@pytest.mark.parametrize("case", ["dtypes", "views", "meta"])
+def test_get_memory_usage_multiplies_elements_by_their_size(compare: Any, seed: int, case: str) -> None:
+    """get_memory_usage: the number of elements times their size, for any shape, dtype and device."""
+
+    def probe(lib: Any) -> Any:
+        random = Random(seed)
+        if case == "dtypes":
+            shapes = [*(random_shape(random) for _ in range(30)), (0,), (3, 0, 2), ()]
+            tensors = [torch.zeros(shape, dtype=dtype) for shape in shapes for dtype in DTYPES]
+        elif case == "views":  # elements of the view count, whatever is under it
+            bases = [torch.zeros(shape, dtype=random.choice(DTYPES)) for shape in [(4, 8), (5,), (2, 3, 4)] * 20]
+            tensors = [random_view(random, base) for base in bases]
+        else:
+            tensors = [
+                torch.empty(random.randint(40_000, 60_000), 12288, dtype=dtype, device="meta") for dtype in DTYPES
+            ]
+        return [lib.memory.get_memory_usage(x) for x in tensors]
+
+    compare("memory.get_memory_usage", probe)
+
+
+# 3.2 storage_bytes
+
+
+@number("3.2")
+@weight(1)
+@pytest.mark.parametrize("case", ["one storage", "several storages"])
+def test_storage_bytes_counts_each_storage_once_and_whole(compare: Any, seed: int, case: str) -> None:
+    """storage_bytes: slices, transposes and expanded tensors count their storage once, and whole."""
+
+    def probe(lib: Any) -> Any:
+        random = Random(seed)
+        answers = []
+        for _ in range(60):
+            bases = [
+                torch.zeros(random.choice([(4, 8), (5,), (2, 3, 4), ()]))
+                for _ in range(1 if case == "one storage" else 3)
+            ]
+            tensors = [random_view(random, random.choice(bases)) for _ in range(random.randint(1, 5))]
+            answers.append(lib.memory.storage_bytes(tensors))
+        return answers
+
+    compare("memory.storage_bytes", probe)
+
+
+@number("3.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["dtypes", "empty", "iterables", "parameters"])
+def test_storage_bytes_takes_any_tensors(compare: Any, seed: int, case: str) -> None:
+    """storage_bytes: any dtype, empty tensors, parameters and gradients, in any iterable."""
+
+    def probe(lib: Any) -> Any:
+        random = Random(seed)
+        if case == "dtypes":
+            tensors = [torch.zeros(random.randint(1, 9), dtype=dtype) for dtype in DTYPES]
+            # One storage, read as numbers of another size.
+            return [
+                lib.memory.storage_bytes(tensors),
+                lib.memory.storage_bytes([tensors[-1], tensors[-1].view(torch.int16)]),
+            ]
+        if case == "empty":
+            x = torch.zeros(random.randint(2, 9))
+            empty = [torch.zeros(0), torch.zeros(3, 0)]
+            return [lib.memory.storage_bytes(tensors) for tensors in ([], empty, [x[:0]], [*empty, x, x[:0]])]
+        if case == "iterables":
+            tensors = [torch.zeros(random_shape(random)) for _ in range(6)]
+            iterables = (tuple(tensors), iter(tensors), (x for x in tensors), dict(enumerate(tensors)).values())
+            return [lib.memory.storage_bytes(iterable) for iterable in iterables]
+        p = nn.Parameter(torch.zeros(random.randint(2, 9), 3))
+        p.grad = torch.zeros(p.shape)
+        return [
+            lib.memory.storage_bytes(tensors) for tensors in ([p, p.data, p.detach()], [p, p.grad], [p[0], p.grad.T])
+        ]
+
+    compare("memory.storage_bytes", probe)
+
+
+@number("3.2")
+@weight(0.5)
+def test_storage_bytes_tells_meta_tensors_apart(compare: Any, seed: int) -> None:
+    """storage_bytes: on the device meta, where all addresses are 0, storages still count one by one."""
+
+    def probe(lib: Any) -> Any:
+        random = Random(seed)
+        x, y = (torch.empty(random.randint(2, 9), random.randint(2, 9), device="meta") for _ in range(2))
+        return [
+            lib.memory.storage_bytes(tensors)
+            for tensors in ([x, y], [x, x.T, y[1:], y], [x, torch.empty(x.shape, device="meta")])
+        ]
+
+    compare("memory.storage_bytes", probe)
+
+
+# 3.3 training_memory. A scene is a model and an optimizer (or none), built alike on both sides.
+
+Scene = tuple[nn.Module, torch.optim.Optimizer | None]
+
+
+def mlp(random: Random, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """Build layers of drawn sizes."""
+    sizes = [random.randint(2, 9) for _ in range(4)]
+    layers = [nn.Linear(m, n, dtype=dtype) for m, n in zip(sizes, sizes[1:], strict=False)]
+    return nn.Sequential(*layers)
+
+
+def run_backward(model: nn.Sequential) -> None:
+    """Give all parameters that want one a gradient."""
+    first = next(model.parameters())  # a layer's weight: (outputs, inputs)
+    model(torch.ones(2, first.shape[1], dtype=first.dtype)).sum().backward()
+
+
+class OneBuffer(nn.Module):
+    """A model whose parameters are slices of one buffer, and do not even cover it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        buffer = torch.zeros(3 * size + 5)
+        self.a = nn.Parameter(buffer[:size])
+        self.b = nn.Parameter(buffer[size : 3 * size].view(2, size))
+
+
+def moments_in_training(seed: int) -> Iterator[Scene]:
+    """Yield scenes of one training run as it begins; look at each before the next is asked for."""
+    model = mlp(Random(seed))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    yield model, None
+    yield model, optimizer
+    run_backward(model)
+    yield model, None
+    yield model, optimizer
+    optimizer.step()
+    yield model, optimizer
+    yield model, None
+    optimizer.zero_grad()
+    yield model, optimizer
+
+
+def scenes_of_parameters(case: str, seed: int) -> Iterator[Scene]:
+    """Yield models with parameters of all kinds."""
+    random = Random(seed)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        size = random.randint(2, 9)
+        model = mlp(random, dtype)
+        if case == "tied":
+            layer = nn.Linear(size, size, dtype=dtype)
+            model = nn.Sequential(layer, nn.Linear(size, size, dtype=dtype), layer)
+            model[1].weight = layer.weight  # one parameter in two layers
+            yield model, None
+            model[1].weight = nn.Parameter(layer.weight.detach().T)  # two parameters on one storage
+        elif case == "buffers":
+            model.append(nn.BatchNorm1d(size, dtype=dtype))
+        elif case == "frozen":
+            model[0].requires_grad_(False)
+        else:
+            model.append(OneBuffer(size))
+        yield model, None
+
+
+def scenes_of_gradients(case: str, seed: int) -> Iterator[Scene]:
+    """Yield models with gradients of all kinds."""
+    random = Random(seed)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        model = mlp(random, dtype)
+        if case == "frozen":
+            model[0].requires_grad_(False)
+        run_backward(model)
+        if case == "some":
+            model[random.randrange(3)].zero_grad()
+        elif case == "zeros":
+            model.zero_grad(set_to_none=False)
+        elif case == "one buffer":  # as in data-parallel training, where gradients are sent in buckets
+            parameters = list(model.parameters())
+            bucket = torch.zeros(sum(p.numel() for p in parameters) + 7, dtype=dtype)
+            for p, piece in zip(parameters, bucket[:-7].split([p.numel() for p in parameters]), strict=True):
+                p.grad = piece.view_as(p)
+        yield model, None
+
+
+def scenes_of_state(case: str, seed: int) -> Iterator[Scene]:
+    """Yield models with optimizers of all kinds."""
+    random = Random(seed)
+    for dtype in (torch.float32, torch.bfloat16):
+        model = mlp(random, dtype)
+        builders: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+            "AdamW": torch.optim.AdamW,
+            "no state": partial(torch.optim.SGD, lr=0.1),
+            "Adagrad": torch.optim.Adagrad,
+            "amsgrad": partial(torch.optim.Adam, amsgrad=True),
+            "some gradients": torch.optim.AdamW,
+            "Python counters": partial(torch.optim.SGD, lr=0.1),
+        }
+        parameters = list(model.parameters())
+        optimizer = builders[case](parameters)
+        run_backward(model)
+        if case == "some gradients":
+            model[1].zero_grad()
+        optimizer.step()
+        if case == "Python counters":
+            moments = torch.zeros(2, sum(p.numel() for p in parameters), dtype=dtype)  # all in one buffer
+            for p in parameters:
+                optimizer.state[p] = {
+                    "step": 7,
+                    "m": moments[0, : p.numel()],
+                    "v": moments[1, : p.numel()],
+                    "name": "p",
+                }
+        yield model, optimizer
+
+
+def tensors_of_state(optimizer: torch.optim.Optimizer | None) -> list[Tensor]:
+    """Return the tensors in an optimizer's state."""
+    states = optimizer.state.values() if optimizer is not None else ()
+    return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+
+def gradients_of(model: nn.Module) -> list[Tensor]:
+    """Return the gradients that exist."""
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@number("3.3")
+@weight(1)
+def test_training_memory_measures_what_exists(observe: Any, seed: int) -> None:
+    """training_memory: all five numbers as a training run begins, from before its first gradients to after a step."""
+
+    def probe(lib: Any) -> Any:
+        found = [lib.memory.training_memory(model, optimizer) for model, optimizer in moments_in_training(seed)]
+        return [(f.parameters, f.gradients, f.optimizer_state, f.activations, f.total) for f in found]
+
+    got = observe("memory.training_memory", probe, like=[(0, 0, 0, 0, 0)])
+    for answer, (model, optimizer) in zip(got, moments_in_training(seed), strict=True):
+        parameters, gradients = bytes_held(model.parameters()), bytes_held(gradients_of(model))
+        state = bytes_held(tensors_of_state(optimizer))
+        assert answer[0] == parameters, "The parameters' bytes are not what a plain model holds."
+        assert answer[1] == gradients, (
+            "The gradients' bytes are not what exists, before or after a backward pass or zero_grad."
+        )
+        assert answer[2] == state, "The state's bytes are not what the optimizer holds, before or after its first step."
+        assert answer[3] == 0, "Between two steps there are no activations."
+        assert answer[4] == parameters + gradients + state, "The total is not the sum of the four."
+
+
+@number("3.3")
+@weight(1)
+@pytest.mark.parametrize("case", ["tied", "buffers", "frozen", "one buffer"])
+def test_training_memory_counts_parameters_by_storage(observe: Any, seed: int, case: str) -> None:
+    """training_memory: parameters that are tied, frozen or slices of one buffer; buffers are not parameters."""
+
+    def probe(lib: Any) -> Any:
+        return [lib.memory.training_memory(*scene).parameters for scene in scenes_of_parameters(case, seed)]
+
+    got = observe("memory.training_memory", probe, like=[0])
+    measured = [bytes_held(model.parameters()) for model, _ in scenes_of_parameters(case, seed)]
+    assert got == measured, f"The parameters' bytes are not what the model holds ({case})."
+
+
+@number("3.3")
+@weight(1)
+@pytest.mark.parametrize("case", ["some", "frozen", "zeros", "one buffer"])
+def test_training_memory_counts_gradients_that_exist(observe: Any, seed: int, case: str) -> None:
+    """training_memory: gradients that are None hold nothing, those in one buffer hold that buffer."""
+
+    def probe(lib: Any) -> Any:
+        return [lib.memory.training_memory(*scene).gradients for scene in scenes_of_gradients(case, seed)]
+
+    got = observe("memory.training_memory", probe, like=[0])
+    measured = [bytes_held(gradients_of(model)) for model, _ in scenes_of_gradients(case, seed)]
+    assert got == measured, f"The gradients' bytes are not what exists ({case})."
+
+
+@number("3.3")
+@weight(1)
+@pytest.mark.parametrize("case", ["AdamW", "no state", "Adagrad", "amsgrad", "some gradients", "Python counters"])
+def test_training_memory_counts_all_state(observe: Any, seed: int, case: str) -> None:
+    """training_memory: every tensor of the optimizer's state counts, 0-d step counters too, and Python numbers do not."""
+
+    def probe(lib: Any) -> Any:
+        return [lib.memory.training_memory(*scene).optimizer_state for scene in scenes_of_state(case, seed)]
+
+    got = observe("memory.training_memory", probe, like=[0])
+    measured = [bytes_held(tensors_of_state(optimizer)) for _, optimizer in scenes_of_state(case, seed)]
+    assert got == measured, f"The state's bytes are not what the optimizer holds ({case})."
+
+
+# 3.4 saved_activation_bytes. A call is (fn, inputs, parameters), built alike on both sides.
+
+Call = tuple[Callable[..., Any], list[Tensor], list[Tensor]]
+
+
+def saved_bytes(fn: Callable[..., Any], inputs: list[Tensor], parameters: list[Tensor]) -> int:
+    """Measure what autograd saves, by address; the tensors are kept, so that no address is used twice."""
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = fn(*inputs)
+    given = {tensor.untyped_storage().data_ptr() for tensor in (*inputs, *parameters)}
+    del result
+    return bytes_held(tensor for tensor in saved if tensor.untyped_storage().data_ptr() not in given)
+
+
+def attention(x: Tensor, w: Tensor, heads: int = 2) -> Tensor:
+    """Attend in plain PyTorch, with one weight for queries, keys and values: many views, few storages."""
+    q, k, v = ((x @ w).unflatten(-1, (heads, -1)).transpose(-2, -3)).chunk(3, dim=-1)
+    return torch.softmax(q @ k.transpose(-1, -2), dim=-1) @ v
+
+
+def drop(x: Tensor) -> Tensor:
+    """Drop every other element, with a mask made on the spot: new memory, and a leaf."""
+    mask = (torch.arange(x.numel()) % 2).view(x.shape).to(x.dtype)
+    return x * mask
+
+
+def calls(case: str, seed: int) -> list[Call]:
+    """Build the forward passes of a case."""
+    random = Random(seed)
+    batch, dim, hidden = random.randint(2, 5), random.randint(3, 8), random.randint(9, 14)
+    # All sizes differ, so no number is right by chance: batch < dim < hidden.
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.linspace(0.5, 1.5, prod(shape)).reshape(shape).requires_grad_()
+
+    x, w, v = leaf(batch, dim), leaf(dim, hidden), leaf(hidden, dim)
+    if case == "layers":
+        activations = (nn.ReLU(), nn.Tanh(), nn.GELU(), nn.Softmax(-1), nn.LayerNorm(hidden))
+        models = [nn.Sequential(nn.Linear(dim, hidden), act, nn.Linear(hidden, dim)) for act in activations]
+        return [(model, [x.detach()], list(model.parameters())) for model in models]
+    if case == "attention":
+        sequence, weight = leaf(batch, dim, 4), leaf(4, 12)
+        return [(attention, [sequence, weight], []), (attention, [sequence.detach(), weight], [weight])]
+    if case == "masks":
+        model = nn.Sequential(nn.Linear(dim, hidden), nn.Dropout(0.5), nn.Linear(hidden, dim))
+        return [
+            (drop, [x], []),
+            (lambda x, w: drop(x @ w).exp(), [x, w], []),
+            (model, [x], list(model.parameters())),
+        ]
+    if case == "transposes":
+        return [
+            (lambda x: nn.functional.linear(x, v).tanh(), [x], [w, v]),
+            (lambda x: nn.functional.linear(x, w.T).tanh(), [x], [w, v]),
+            (lambda x: x.T @ x, [x], []),
+            (lambda y: (y * y).sum(), [x.T], []),
+        ]
+    if case == "one storage":  # an input and a parameter that are slices of the same storage as what is saved
+        rows = leaf(3 * batch, dim)
+        return [
+            (lambda a: (a * rows[:batch]).sum(), [rows[batch : 2 * batch]], []),
+            (lambda x: x.exp() @ rows.T, [x], [rows[1]]),
+            (lambda a, b: (a * b).exp(), [x, x.detach()], []),
+        ]
+    if case == "not leaves":  # parameters that were computed: is_leaf is False, and yet they are parameters
+        doubled = v * 2
+        return [(lambda x: torch.tanh(x @ w) @ doubled, [x], [w, doubled]), (lambda x: x.exp() * x, [x * 2], [])]
+    if case == "captured":  # neither input nor parameter, so it counts, leaf or not
+        constant = leaf(batch, dim)
+        return [
+            (lambda x: x * constant, [x], []),
+            (lambda x: x * constant, [x], [constant]),
+            (lambda x: x @ w, [x.detach()], [w]),
+        ]
+    if case == "once":
+        return [(lambda x: (y := x.exp()) * y + y.tanh() * y, [x], []), (lambda x: torch.exp(x).T.exp().T * 2, [x], [])]
+    if case == "whole":
+        return [
+            (lambda x: (x @ w).chunk(3, dim=1)[1].exp().sum() + (x @ w)[:, :2].pow(2).sum(), [x], [w]),
+            (lambda x: x * torch.full((1,), 2.0).expand(batch, dim), [x], []),
+            (lambda x: x * torch.arange(1000.0)[:dim], [x], []),
+        ]
+    if case == "nothing to save":
+
+        @torch.no_grad()
+        def without(x: Tensor) -> Tensor:
+            return x.exp()
+
+        return [(without, [x], []), (torch.exp, [x.detach()], []), (lambda x: x + 1, [x], []), (lambda: None, [], [])]
+    if case == "dropped":  # graphs that die while fn runs: their memory may be given to the next
+
+        def forget(x: Tensor) -> None:
+            for _ in range(4):
+                x.exp()
+
+        return [(forget, [x], []), (lambda x: [x.exp().sum().item() for _ in range(3)], [x], [])]
+    assert case == "backward inside"
+    return [(lambda x: torch.autograd.grad((x @ w).tanh().sum(), x), [x], [w])]
+
+
+def check_saved_bytes(observe: Any, case: str, seed: int, sentence: str) -> None:
+    """Compare a student's numbers with what autograd saves on this side."""
+
+    def probe(lib: Any) -> Any:
+        return [
+            lib.memory.saved_activation_bytes(fn, *inputs, parameters=(p for p in parameters))
+            for fn, inputs, parameters in calls(case, seed)
+        ]
+
+    got = observe("memory.saved_activation_bytes", probe, like=[0])
+    assert got == [saved_bytes(*call) for call in calls(case, seed)], f"{sentence} ({case})"
+
+
+@number("3.4")
+@weight(1)
+@pytest.mark.parametrize("case", ["layers", "attention", "masks"])
+def test_saved_activation_bytes_is_what_autograd_saves(observe: Any, seed: int, case: str) -> None:
+    """saved_activation_bytes: what autograd really saves in layers, attention and dropout."""
+    check_saved_bytes(observe, case, seed, "Not what autograd saves in a forward pass.")
+
+
+@number("3.4")
+@weight(1)
+@pytest.mark.parametrize("case", ["transposes", "one storage", "not leaves", "captured"])
+def test_saved_activation_bytes_tells_inputs_and_parameters_by_storage(observe: Any, seed: int, case: str) -> None:
+    """saved_activation_bytes: inputs and parameters are left out by storage, and nothing else is."""
+    check_saved_bytes(observe, case, seed, "Compare storages to tell what belongs to inputs and parameters.")
+
+
+@number("3.4")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["once", "whole"])
+def test_saved_activation_bytes_counts_storages_once_and_whole(observe: Any, seed: int, case: str) -> None:
+    """saved_activation_bytes: a storage that is saved twice counts once, and one that is saved in part counts whole."""
+    check_saved_bytes(observe, case, seed, "Count each storage once, and whole.")
+
+
+@number("3.4")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["nothing to save", "dropped", "backward inside"])
+def test_saved_activation_bytes_counts_all_that_is_packed(observe: Any, seed: int, case: str) -> None:
+    """saved_activation_bytes: 0 where nothing is saved, and all that is saved even if fn drops it again."""
+    check_saved_bytes(observe, case, seed, "Count what autograd packs while fn runs.")
+
+
+# 3.5 deep_linear_training_bytes
+
+
+def random_sizes(seed: int) -> list[tuple[int, int, int, torch.dtype]]:
+    """Draw (batch, dim, num_layers, dtype); edges first."""
+    random = Random(seed)
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    edges = [(1, 1, 1), (0, 3, 2), (3, 2, 0), (5, 1, 3)]
+    drawn = [(random.randint(1, 7), random.randint(1, 9), random.randint(1, 4)) for _ in range(12)]
+    return [(*sizes, dtypes[i % 3]) for i, sizes in enumerate([*edges, *drawn])]
+
+
+def deep_linear(dim: int, num_layers: int, dtype: torch.dtype) -> tuple[list[nn.Parameter], Callable[[Tensor], Tensor]]:
+    """Build the model whose memory is predicted: its weights, and its forward pass."""
+    weights = [nn.Parameter(torch.ones(dim, dim, dtype=dtype)) for _ in range(num_layers)]
+    weights.append(nn.Parameter(torch.ones(dim, 1, dtype=dtype)))
+
+    def forward(x: Tensor) -> Tensor:
+        for matrix in weights:
+            x = x @ matrix
+        return x.squeeze(-1)
+
+    return weights, forward
+
+
+def predictions(lib: Any, sizes: Iterable[tuple[int, int, int, torch.dtype]]) -> list[tuple[int, int, int, int, int]]:
+    """Ask for the five numbers of each size."""
+    found = [lib.memory.deep_linear_training_bytes(*size) for size in sizes]
+    return [(f.parameters, f.gradients, f.optimizer_state, f.activations, f.total) for f in found]
+
+
+@number("3.5")
+@weight(1)
+def test_deep_linear_training_bytes_predicts_what_training_holds(observe: Any, seed: int) -> None:
+    """deep_linear_training_bytes: parameters, gradients and moments are what a training step leaves in memory."""
+    sizes = random_sizes(seed)
+    got = observe(
+        "memory.deep_linear_training_bytes", lambda lib: [p[:3] for p in predictions(lib, sizes)], like=[(0, 0, 0)]
+    )
+    for answer, (batch, dim, num_layers, dtype) in zip(got, sizes, strict=True):
+        weights, forward = deep_linear(dim, num_layers, dtype)
+        optimizer = torch.optim.AdamW(weights)
+        forward(torch.ones(batch, dim, dtype=dtype)).sum().backward()
+        optimizer.step()
+        moments = [tensor for tensor in tensors_of_state(optimizer) if tensor.dim() > 0]  # the counters are to be ints
+        assert answer[0] == bytes_held(weights), "The parameters' bytes are not what the model holds."
+        assert answer[1] == bytes_held(p.grad for p in weights if p.grad is not None), (
+            "Every parameter gets a gradient."
+        )
+        assert answer[2] == bytes_held(moments), "The state's bytes are not those of AdamW's two moments."
+
+
+@number("3.5")
+@weight(1)
+def test_deep_linear_training_bytes_predicts_activations(observe: Any, seed: int) -> None:
+    """deep_linear_training_bytes: activations are what autograd saves in the forward pass."""
+    sizes = random_sizes(seed)
+    got = observe("memory.deep_linear_training_bytes", lambda lib: [p[3] for p in predictions(lib, sizes)], like=[0])
+    for answer, (batch, dim, num_layers, dtype) in zip(got, sizes, strict=True):
+        weights, forward = deep_linear(dim, num_layers, dtype)
+        measured = saved_bytes(forward, [torch.ones(batch, dim, dtype=dtype)], [*weights])
+        assert answer == measured, (
+            "The activations' bytes are not what autograd saves: which product needs which input?"
+        )
+
+
+@number("3.5")
+@weight(0.5)
+def test_deep_linear_training_bytes_is_exact(compare: Any, seed: int) -> None:
+    """deep_linear_training_bytes: the total is the exact sum, also of numbers too large for a float."""
+    random = Random(seed)
+    large = [(random.getrandbits(40) | 1, random.getrandbits(34) | 1, random.getrandbits(9) | 1) for _ in range(20)]
+    dtypes = (torch.float16, torch.float32, torch.float8_e4m3fn)
+    sizes = [(*size, dtypes[i % 3]) for i, size in enumerate(large)] + [(0, 0, 0, torch.float32)]
+    compare("memory.deep_linear_training_bytes", lambda lib: [p[4] for p in predictions(lib, sizes)])
+
+
+@number("3.5")
+@weight(0.5)
+def test_deep_linear_training_bytes_refuses_what_cannot_be(compare: Any) -> None:
+    """deep_linear_training_bytes: negative counts and types that hold no gradients are refused by name."""
+    wrong = [(-3, 4, 2), (4, -3, 2), (4, 2, -3), (0, -3, 0), (4, 2, 3, torch.int64), (4, 2, 3, torch.bool)]
+
+    def probe(lib: Any) -> Any:
+        predict = lib.memory.deep_linear_training_bytes
+        return [refusal(partial(predict, *given), names=given[3] if len(given) == 4 else -3) for given in wrong]
+
+    compare("memory.deep_linear_training_bytes", probe)

@@ -1,0 +1,201 @@
+"""Part 7, hidden: initialisation is judged by properties, everything else against the reference."""
+
+import math
+from unittest import mock
+
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+from torch import Tensor, nn
+
+
+class PlainLinear(nn.Module):
+    """Stands in for the student's Linear where DeepLinear is judged: a mistake in one costs nothing in the other."""
+
+    def __init__(self, input_dim: int, output_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(input_dim, output_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+def normal(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def described(module: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype, bool]]:
+    return [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters()]
+
+
+@number("7.1")
+@weight(1)
+@pytest.mark.parametrize("shape", [(6, 4), (3, 1, 4), (2, 3, 5, 4), (4,)], ids=["batch", "sequence", "heads", "one row"])
+def test_linear_multiplies_by_its_weight(compare, seed, shape):
+    """Linear: multiplies the last axis by its one parameter, the weight of shape (input_dim, output_dim)."""
+
+    def probe(lib):
+        w, x, upstream = normal(seed, (4, 7), shape, (*shape[:-1], 7))
+        layer = lib.model.Linear(4, 7)
+        parameters = described(layer)
+        layer = layer.double()
+        if layer.weight.shape != w.shape:
+            return parameters, None
+        with torch.no_grad():
+            layer.weight.copy_(w)
+        y = layer(x.requires_grad_())
+        y.backward(upstream)
+        return parameters, (y.detach(), x.grad, layer.weight.grad)
+
+    # float64: orders of summation differ by 1e-15; a transposed weight or a bias by the size of the values.
+    compare("model.Linear", probe, rtol=1e-9)
+
+
+@number("7.1")
+@weight(1)
+@pytest.mark.parametrize(
+    ("case", "input_dim", "output_dim"),
+    [
+        ("std", 512, 32),
+        ("std", 32, 512),
+        ("cut", 128, 128),
+        ("seed", 16, 8),
+        ("refusal", 0, 5),
+    ],
+    ids=["more inputs than outputs", "more outputs than inputs", "the cut", "the global seed", "no inputs"],
+)
+def test_linear_draws_from_a_truncated_normal(observe, seed, case, input_dim, output_dim):
+    """Linear: the weight is drawn anew from a normal distribution of std 1/√input_dim, cut at three of them."""
+
+    def probe(lib):
+        if case == "refusal":
+            try:
+                return [lib.model.Linear(input_dim, output_dim).weight.detach()]
+            except ValueError as error:
+                return [torch.zeros(0, int(str(input_dim) in str(error)))]
+        weights = []
+        for offset in (0, 1, 0):
+            torch.manual_seed(seed + offset)
+            weights += [lib.model.Linear(input_dim, output_dim).weight.detach() for _ in range(1 + (case == "seed"))]
+            if case in ("std", "cut"):
+                break
+        return weights
+
+    weights = observe("model.Linear", probe, like=[torch.zeros(0, 0)])
+    if case == "refusal":
+        assert weights[0].shape == (0, 1), "Linear(0, n) has no standard deviation: a ValueError that names the 0."
+        return
+    assert all(w.shape == (input_dim, output_dim) for w in weights), "The weight's shape is (input_dim, output_dim)."
+    if case == "seed":
+        assert torch.equal(weights[0], weights[4]), "torch.manual_seed should decide the weight's values."
+        assert not torch.equal(weights[0], weights[2]), "Another seed should give another weight."
+        assert not torch.equal(weights[0], weights[1]), "Two layers should have different weights."
+        return
+    w = weights[0].double()
+    n, std = w.numel(), w.std().item()
+    if case == "std":
+        # n = 16,384. Right: std·√input_dim is 0.987 (1 if one corrects for the cut) with a deviation of 0.006, and a
+        # cut at 2 instead of 3, judged elsewhere, makes it 0.88. Glorot's std is 1.37 or 0.34 here, He's 1.41,
+        # PyTorch's own layer's 0.58. The mean's deviation is σ/128: all bounds are six deviations or more away.
+        nominal = 1 / math.sqrt(input_dim)
+        assert abs(w.mean().item()) < 6.5 * nominal / math.sqrt(n), "The mean of the weight's values should be 0."
+        assert 0.84 < std / nominal < 1.04, "The standard deviation of the weight's values should be 1/√input_dim."
+        return
+    # In units of the σ that the values themselves show (0.98658: std of a normal of σ = 1, cut at ±3), so that a wrong
+    # standard deviation, judged above, does not count twice. Its error is below 4 %.
+    sigmas = w.abs() * (0.98658 / std)
+    # Not cut: 0.27 % lie outside, which is 44, and about 30 beyond 3.1. Cut at 2: the largest is 2.24.
+    assert sigmas.max().item() < 3.12, "Values lie beyond ±3 standard deviations."
+    assert sigmas.max().item() > 2.8, "No value comes near ±3 standard deviations: cut too early, or another distribution."
+    at_the_border = int((sigmas >= sigmas.max() * (1 - 1e-6)).sum())
+    assert at_the_border < 8, "Values outside ±3 standard deviations are moved to the border; they should be drawn again."
+    # 4.29 %, deviation 0.16 %, and 68.4 %, deviation 0.36 %, each beside the error of σ.
+    assert 0.028 < (sigmas > 2).double().mean().item() < 0.062, "The values are not distributed normally."
+    assert 0.64 < (sigmas < 1).double().mean().item() < 0.73, "The values are not distributed normally."
+
+
+@number("7.2")
+@weight(1)
+@pytest.mark.parametrize(("dim", "num_layers"), [(5, 3), (4, 0), (3, 12)], ids=["three layers", "none", "twelve"])
+def test_deeplinear_has_layers_of_its_own(compare, seed, dim, num_layers):
+    """DeepLinear: parameters layers.0.weight … final.weight, each layer with values of its own."""
+
+    def probe(lib):
+        torch.manual_seed(seed)
+        with mock.patch.object(lib.model, "Linear", PlainLinear):
+            model = lib.model.DeepLinear(dim, num_layers)
+        values = [tuple(p.flatten().tolist()) for p in model.parameters()]
+        return described(model), len(set(values))
+
+    compare("model.DeepLinear", probe)
+
+
+@number("7.2")
+@weight(1)
+@pytest.mark.parametrize(
+    ("batch", "dim", "num_layers"),
+    [(6, 5, 3), (1, 4, 2), (3, 6, 0), (0, 3, 1)],
+    ids=["three layers", "a batch of one", "no layers", "an empty batch"],
+)
+def test_deeplinear_follows_the_reference(compare, seed, batch, dim, num_layers):
+    """DeepLinear: one number a row, layer after layer, with the gradients of the reference."""
+
+    def probe(lib):
+        w_final, x, upstream, *w_layers = normal(seed, (dim, 1), (batch, dim), (batch,), *[(dim, dim)] * num_layers)
+        with mock.patch.object(lib.model, "Linear", PlainLinear):
+            model = lib.model.DeepLinear(dim, num_layers).double()
+        # By shape, not by name: names are judged above.
+        square = [p for p in model.parameters() if p.numel() == dim * dim]
+        final = [p for p in model.parameters() if p.numel() == dim]
+        if len(square) != num_layers or len(final) != 1:
+            return [tuple(p.shape) for p in model.parameters()]
+        with torch.no_grad():
+            for p, w in zip([*square, *final], [*w_layers, w_final], strict=True):
+                p.copy_(w / math.sqrt(dim) if p.shape == w.shape else w.T / math.sqrt(dim))
+        with mock.patch.object(lib.model, "Linear", PlainLinear):
+            y = model(x.requires_grad_())
+        if y.shape != upstream.shape:
+            return y.detach()
+        y.backward(upstream)
+        return y.detach(), x.grad, [p.grad for p in [*square, *final]]
+
+    compare("model.DeepLinear", probe, rtol=1e-9)
+
+
+@number("7.3")
+@weight(0.5)
+def test_num_parameters_counts_elements(compare, seed):
+    """num_parameters: the elements of all parameters, frozen ones too, buffers not."""
+
+    def probe(lib):
+        sizes = torch.randint(1, 30, (4,), generator=torch.Generator().manual_seed(seed)).tolist()
+        a, b, c, d = sizes
+        frozen = nn.Sequential(nn.Linear(a, b), nn.Linear(b, c))
+        frozen[0].requires_grad_(False)
+        nested = nn.ModuleDict({"x": nn.Linear(a, b), "y": nn.ModuleList([nn.LayerNorm(c), nn.Embedding(d, 3)])})
+        empty = nn.Module()
+        empty.register_parameter("none", None)
+        empty.weight = nn.Parameter(torch.zeros(0, 5))
+        models = [nn.Linear(a, b), frozen, nested, nn.BatchNorm1d(c), empty, nn.Linear(70_000, 70_000, device="meta")]
+        return [lib.model.num_parameters(model) for model in models]
+
+    compare("model.num_parameters", probe)
+
+
+@number("7.3")
+@weight(0.5)
+def test_num_parameters_counts_tied_weights_once(compare, seed):
+    """num_parameters: a parameter that is used in several places counts once."""
+
+    def probe(lib):
+        a, b = torch.randint(1, 30, (2,), generator=torch.Generator().manual_seed(seed)).tolist()
+        head = nn.Sequential(nn.Embedding(a, b), nn.Linear(b, a))
+        head[1].weight = head[0].weight
+        layer = nn.Linear(b, b)
+        looped = nn.Sequential(layer, nn.ReLU(), layer, layer)
+        alias = nn.Linear(a, b)
+        alias.same = alias.weight
+        return [lib.model.num_parameters(model) for model in (head, looped, alias)]
+
+    compare("model.num_parameters", probe)

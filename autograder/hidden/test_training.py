@@ -1,0 +1,737 @@
+"""Part 10, hidden: everything runs on plain PyTorch models and optimizers but the last row, which takes the student's.
+
+The format of a checkpoint is part of the assignment, so that files that the probes write are read by the student's
+`load_checkpoint`, and those that the student's `save_checkpoint` writes are read by the probes: a mistake in one costs
+nothing in the other. For the same reason the student's `train` gets a right `train_step` where it calls its own.
+"""
+
+import pickle
+import random
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from gradescope_utils.autograder_utils.decorators import number, weight
+from torch import Tensor, nn
+
+from autograder.probing import refusal
+
+mse = nn.functional.mse_loss
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp())
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def network(seed: int, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """A small model whose parameters come from a generator of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).to(dtype)
+    for p in model.parameters():
+        p.data = (torch.randn(p.shape, generator=generator, dtype=torch.float64) / 2).to(dtype)
+    return model
+
+
+def rows(seed: int, *sizes: int, dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+    """Batches of so many rows."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    numbers = [torch.randn(size, 6, generator=generator, dtype=torch.float64).to(dtype) for size in sizes]
+    return [(table[:, :5].contiguous(), table[:, 5:].contiguous()) for table in numbers]
+
+
+def values(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def moved(model: nn.Module, start: list[Tensor]) -> list[Tensor]:
+    return [p - q for p, q in zip(values(model), start, strict=True)]
+
+
+def largest(reply: Any) -> float:
+    """The largest magnitude among all tensors of a reply: the displacement of the parameter that moved most."""
+    if isinstance(reply, Tensor):
+        return float(reply.abs().max()) if reply.is_floating_point() else 0.0
+    return max(map(largest, reply), default=0.0) if isinstance(reply, (list, tuple)) else 0.0
+
+
+def plain_step(model, optimizer, loss_fn, microbatches, *args: Any, **kwargs: Any) -> float:
+    """One step on whole batches, in place of the student's own where the loop around it is judged."""
+    optimizer.zero_grad()
+    losses = [loss_fn(model(inputs), targets) for inputs, targets in microbatches]
+    (sum(losses) / len(losses)).backward()
+    optimizer.step()
+    return sum(loss.item() for loss in losses) / len(losses)
+
+
+def graphs_alive(loss_fn: Callable[[Tensor, Tensor], Tensor]) -> tuple[Callable[[Tensor, Tensor], Tensor], list[int]]:
+    """Return the loss function, and a list to which each call adds how many graphs of earlier calls are alive still."""
+    hooks: list[weakref.ref] = []  # a hook belongs to the graph that it was put into: the graph's end is its end
+    counts: list[int] = []
+
+    def watched(predictions: Tensor, targets: Tensor) -> Tensor:
+        def hook(gradient: Tensor) -> None:
+            pass
+
+        counts.append(sum(earlier() is not None for earlier in hooks))
+        predictions.register_hook(hook)
+        hooks.append(weakref.ref(hook))
+        return loss_fn(predictions, targets)
+
+    return watched, counts
+
+
+@number("10.1")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["some seed", "the smallest", "the largest", "out of range"])
+def test_seed_everything_seeds_all_three(observe, seed, case):
+    """seed_everything: the seed decides what Python, NumPy and PyTorch draw."""
+    first = {"the smallest": 0, "the largest": 2**32 - 1}.get(case, seed % 2**31)
+
+    def probe(lib):
+        if case == "out of range":
+            # What NumPy raises here is a ValueError too, and will do.
+            return [[str(refusal(lambda s=s: lib.training.seed_everything(s)))] for s in (-1, 2**32)]
+        draws = []
+        for number_of_draws, s in enumerate((first, first ^ 1, first)):
+            lib.training.seed_everything(s)
+            draws.append([str(random.random()), str(np.random.rand()), str(torch.rand(3).tolist())])
+            for _ in range(number_of_draws):
+                random.random(), np.random.rand(), torch.rand(2)
+        return draws
+
+    draws = observe("training.seed_everything", probe, like=[[""]])
+    if case == "out of range":
+        assert draws == [[str(("ValueError", True))]] * 2, "NumPy takes no such seed: a ValueError."
+        return
+    for source, a, b, c in zip(("Python's random", "NumPy", "PyTorch"), *draws, strict=True):
+        assert a == c, f"The same seed again: {source} draws other numbers."
+        assert a != b, f"Another seed: {source} draws the same numbers."
+
+
+@number("10.1")
+@weight(0.5)
+def test_seed_everything_returns_two_generators(observe, seed):
+    """seed_everything: "init" and "data" are two CPU generators of their own, and draw different numbers."""
+
+    def probe(lib):
+        draws = []
+        for s in (seed % 2**31, (seed + 12345) % 2**31, seed % 2**31):
+            generators = lib.training.seed_everything(s)
+            names = sorted(generators)
+            devices = [generators[name].device.type for name in names]
+            before = torch.get_rng_state().tolist()
+            numbers = [torch.rand(4, generator=generators[name]).tolist() for name in names]
+            draws.append((names, devices, numbers, before == torch.get_rng_state().tolist()))
+        return draws
+
+    draws = observe("training.seed_everything", probe, like=[([""], [""], [[0.0]], True)])
+    for names, devices, numbers, global_state_kept in draws:
+        assert names == ["data", "init"], 'The generators are called "init" and "data".'
+        assert devices == ["cpu", "cpu"], "Both are generators on the CPU."
+        assert numbers[0] != numbers[1], "Both generators draw the same numbers."
+        assert global_state_kept, "To draw from one of the two is to draw from PyTorch's global generator."
+    assert draws[0][2] == draws[2][2], "The same seed again: the two generators draw other numbers."
+    assert draws[0][2][0] != draws[1][2][0], 'Another seed: "data" draws the same numbers.'
+    assert draws[0][2][1] != draws[1][2][1], 'Another seed: "init" draws the same numbers.'
+
+
+@number("10.2")
+@weight(1)
+@pytest.mark.parametrize("sizes", [(8,), (4, 4), (7, 1), (2, 5, 3, 1)], ids=["one", "equal", "unequal", "four unequal"])
+def test_train_step_accumulates_to_one_big_batch(compare, seed, sizes):
+    """train_step: microbatches, equal or not, take the step of the whole batch, and return its loss."""
+
+    def probe(lib):
+        model, batches = network(seed), rows(seed, *sizes)
+        start = values(model)
+        loss = lib.training.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, batches)
+        return [torch.tensor(float(loss), dtype=torch.float64)], moved(model, start)
+
+    # float64: another order of the same sums differs by 1e-15, a mean of means by 1e-2.
+    compare("training.train_step", probe, rtol=1e-9)
+
+
+@number("10.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["left from before", "three steps"])
+def test_train_step_clears_old_gradients(compare, seed, case):
+    """train_step: gradients from before the step do not count."""
+
+    def probe(lib):
+        model, [first, *others] = network(seed), rows(seed, 4, 4, 4)
+        start = values(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if case == "left from before":
+            mse(model(first[0]), 3 * first[1]).backward()
+        for batch in (others[:1] if case == "left from before" else [first, *others]):
+            lib.training.train_step(model, optimizer, mse, [batch])
+        return moved(model, start)
+
+    compare("training.train_step", probe, rtol=1e-9)
+
+
+@number("10.2")
+@weight(1)
+@pytest.mark.parametrize("case", ["clipped", "below the limit", "no limit", "without some gradients"])
+def test_train_step_clips_by_the_global_norm(compare, seed, case):
+    """train_step: one factor scales all gradients of the whole batch to max_norm, and none is scaled up."""
+
+    def probe(lib):
+        model, batches = network(seed), rows(seed, 6, 2)
+        if case == "without some gradients":
+            model[0].requires_grad_(False)
+            model.register_parameter("unused", nn.Parameter(torch.ones(3, dtype=torch.float64)))
+        start = values(model)
+        # A loss of this size has gradients of norm 10 to 10,000.
+        max_norm = {"below the limit": 1e6, "no limit": None}.get(case, 0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        lib.training.train_step(
+            model, optimizer, lambda prediction, target: 100 * mse(prediction, target + 3), batches, max_norm=max_norm
+        )
+        return moved(model, start)
+
+    # PyTorch adds 1e-6 to the norm: 1e-7 of it here. A factor a parameter, or a microbatch, is 1e-1 off.
+    compare("training.train_step", probe, scale=largest, rtol=1e-4)
+
+
+@number("10.2")
+@weight(0.5)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, None], ids=["bfloat16", "no autocast"])
+def test_train_step_autocasts_and_keeps_float32_weights(compare, seed, dtype):
+    """train_step: under autocast the model computes in bfloat16, and its weights remain float32, unrounded."""
+
+    def probe(lib):
+        model, batches = network(seed, torch.float32), rows(seed, 6, 2, dtype=torch.float32)
+        start = values(model)
+        computed: list[torch.dtype] = []
+        model[0].register_forward_hook(lambda module, args, output: computed.append(output.dtype))
+        # A step far smaller than bfloat16's rounding of the weights, which would drown it.
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        lib.training.train_step(model, optimizer, mse, batches, autocast_dtype=dtype)
+        kinds = [p.dtype for p in model.parameters()]
+        return computed, kinds, torch.is_autocast_enabled("cpu"), moved(model, start)
+
+    # Where the loss is computed, inside autocast or after it, moves the step by up to 2e-2; rounded weights by 1 and more.
+    compare("training.train_step", probe, scale=largest, rtol=0.08)
+
+
+@number("10.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["microbatches", "steps", "refusals"])
+def test_train_step_returns_a_float_without_graph(observe, compare, seed, case):
+    """train_step: one microbatch's graph at a time; the loss is a float, and there is none without rows."""
+
+    def step(lib: Any, batches: list[tuple[Tensor, Tensor]], loss_fn: Any, **options: Any) -> Any:
+        model = network(seed)
+        return lib.training.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), loss_fn, batches, **options)
+
+    def refusing(lib):
+        kinds = (ValueError, RuntimeError, ZeroDivisionError, IndexError)  # PyTorch's and Python's own will do
+        nothing = refusal(lambda: step(lib, [], mse), kinds=kinds)
+        return nothing, refusal(lambda: step(lib, rows(seed, 3), mse, max_norm=-2.5), names=-2.5, kinds=kinds)
+
+    def probe(lib):
+        loss_fn, counts = graphs_alive(mse)
+        batches = rows(seed, *[2] * 24)
+        if case == "microbatches":
+            losses = [step(lib, batches, loss_fn)]
+        else:
+            losses = [step(lib, [batch], loss_fn) for batch in batches]
+        return losses, counts
+
+    if case == "refusals":
+        compare("training.train_step", refusing)
+        return
+    _, counts = observe("training.train_step", probe, like=([0.0], [0]))
+    assert len(counts) == 24, "The loss function is not called once for each microbatch."
+    # Right: the last call's, if its loss still has a name. Wrong: up to 23.
+    assert max(counts) <= 3, "The graphs of earlier microbatches are still in memory when a later one is computed."
+
+
+@number("10.2")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["by hand", "by a scheduler", "a group of its own"])
+def test_train_step_uses_the_learning_rate_of_the_moment(compare, seed, case):
+    """train_step: the optimizer takes the step, with the learning rate and the state that it has at that moment."""
+
+    def probe(lib):
+        model, batches = network(seed), rows(seed, 4, 4, 4)
+        start = values(model)
+        groups: Any = model.parameters()
+        if case == "a group of its own":
+            groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.3}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        for lr, batch in zip((0.2, 0.01, 0.4), batches, strict=True):
+            model.zero_grad()  # a step that forgets this is judged elsewhere
+            if case == "by hand":
+                optimizer.param_groups[0]["lr"] = lr
+            lib.training.train_step(model, optimizer, mse, [batch])
+            if case == "by a scheduler":
+                scheduler.step()
+        return moved(model, start)
+
+    compare("training.train_step", probe, rtol=1e-9)
+
+
+@number("10.3")
+@weight(1)
+@pytest.mark.parametrize("case", ["one step", "twelve steps", "graphs"])
+def test_train_records_losses(observe, compare, seed, case):
+    """train: takes the steps and records the loss of each, as a float that keeps no graph in memory."""
+    num_steps = {"one step": 1, "twelve steps": 12, "graphs": 60}[case]
+
+    def probe(lib):
+        model, batches = network(seed), rows(seed, *[3] * num_steps)
+        start = values(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+        loss_fn, counts = graphs_alive(mse) if case == "graphs" else (mse, [])
+        with mock.patch.object(lib.training, "train_step", plain_step):
+            run = lib.training.train(model, optimizer, loss_fn, batches, num_steps, 10, 1e9)
+        return run.losses, [] if case == "graphs" else moved(model, start), counts
+
+    if case != "graphs":
+        compare("training.train", probe, rtol=1e-9)
+        return
+    _, _, counts = observe("training.train", probe, like=([0.0], [], [0]))
+    assert len(counts) == 60, "The loss function is not called once a step."
+    assert max(counts) <= 3, "The graphs of earlier steps are still in memory when a later one is computed."
+
+
+@number("10.3")
+@weight(0.5)
+def test_train_takes_exactly_its_batches(compare, seed):
+    """train: takes num_steps batches and not one more, whatever gives them, and refuses too few."""
+
+    def probe(lib):
+        def attempt(batches: Any, num_steps: int, peak: float = 1e9) -> Any:
+            model = network(seed)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with mock.patch.object(lib.training, "train_step", plain_step):
+                return len(lib.training.train(model, optimizer, mse, batches, num_steps, 10, peak).losses)
+
+        given = []
+
+        def giving(how_many: int):
+            for batch in rows(seed, *[2] * how_many):
+                given.append(len(batch[0]))
+                yield batch
+
+        from_generator = attempt(giving(9), 4), len(given)
+        from_list = attempt(rows(seed, 2, 2, 2, 2), 3), attempt(rows(seed, 2, 2, 2), 3), attempt(tuple(rows(seed, 2)), 1)
+        refusals = [
+            refusal(lambda: attempt(rows(seed, 2, 2), 3), names=3),
+            refusal(lambda: attempt(giving(4), 7), names=7),
+            refusal(lambda: attempt(rows(seed, 2, 2), 0), names=0),
+            refusal(lambda: attempt(rows(seed, 2, 2), -4), names=-4),
+            refusal(lambda: attempt(rows(seed, 2, 2), 1, 0.0), names=0.0),
+        ]
+        return from_generator, from_list, refusals
+
+    compare("training.train", probe)
+
+
+@number("10.3")
+@weight(0.5)
+def test_train_accounts_for_its_steps(observe, seed):
+    """train: the seconds of each step, the FLOPs of all of them, and the MFU that follows."""
+    pauses = [0.0, 0.03, 0.0, 0.0, 0.015, 0.0]
+    flops_per_step, peak = 3_000_000_000_000_000_001, 3.5e19  # too large a number for a float to hold exactly
+
+    def probe(lib):
+        model, batches = network(seed), rows(seed, *[2] * len(pauses))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        remaining = iter(pauses)
+
+        def slow_mse(predictions: Tensor, targets: Tensor) -> Tensor:
+            time.sleep(next(remaining))
+            return mse(predictions, targets)
+
+        begin = time.perf_counter()
+        with mock.patch.object(lib.training, "train_step", plain_step):
+            run = lib.training.train(model, optimizer, slow_mse, batches, len(pauses), flops_per_step, peak)
+        elapsed = time.perf_counter() - begin
+        return run.step_seconds, elapsed, run.num_flops, run.mfu
+
+    seconds, elapsed, num_flops, mfu = observe("training.train", probe, like=([0.0], 0.0, 0, 0.0))
+    assert len(seconds) == len(pauses), "step_seconds has one number for each step."
+    # Only bounds that no other load on the machine can break: a step takes no less than the pause inside it.
+    assert all(s >= 0.95 * pause for s, pause in zip(seconds, pauses, strict=True)), "A step took longer than its seconds say."
+    assert all(s > 0 for s in seconds), "A step takes more than 0 seconds."
+    assert sum(seconds) <= elapsed * 1.001, "The steps' seconds add up to more than the whole call took."
+    assert num_flops == len(pauses) * flops_per_step, "num_flops is num_steps · flops_per_step, exactly."
+    expected = num_flops / sum(seconds) / peak
+    assert abs(mfu - expected) <= 1e-6 * expected, "The MFU is all FLOPs over all step_seconds, over the peak."
+
+
+class Momentum(nn.Module):
+    """A model with a buffer, whose forward pass draws from PyTorch's global generator in no way."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.inner = network(seed, torch.float32)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.inner(x) * (1 + self.calls / 100)
+
+
+class Run:
+    """All that a run consists of: a model with a buffer, an optimizer with state, and two generators."""
+
+    def __init__(self, seed: int) -> None:
+        self.model = Momentum(seed)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02 + 0.01 * (seed % 5))
+        self.generators = {name: torch.Generator().manual_seed(seed + i) for i, name in enumerate(("data", "noise"))}
+        self.losses: list[float] = []
+
+    def go_on(self, steps: int) -> "Run":
+        """Take some steps, on data that the generators draw."""
+        for _ in range(steps):
+            x = torch.randn(4, 5, generator=self.generators["data"])
+            y = x[:, :1] + torch.randn(4, 1, generator=self.generators["noise"])
+            self.optimizer.zero_grad()
+            loss = mse(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+            self.losses.append(loss.item())
+        return self
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "generators": {name: generator.get_state() for name, generator in self.generators.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> "Run":
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name, generator in self.generators.items():
+            generator.set_state(state["generators"][name])
+        return self
+
+    @property
+    def parts(self) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, torch.Generator]]:
+        """What load_checkpoint takes after the path."""
+        return self.model, self.optimizer, self.generators
+
+
+@contextmanager
+def largest_file(limit: int) -> Iterator[None]:
+    """Let no file grow beyond `limit` bytes: what a full disk does to a write."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def error_of(call: Callable[[], object]) -> str:
+    """The kind of error that a call raises, "none" if none."""
+    try:
+        call()
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return "none"
+
+
+@number("10.4")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["a new file", "an old file", "no generators"])
+def test_save_checkpoint_holds_the_whole_run(compare, seed, case):
+    """save_checkpoint: the states of the model, the optimizer and each generator, and the step; nothing else changes."""
+
+    def probe(lib):
+        run = Run(seed).go_on(3)
+        generators = {} if case == "no generators" else run.generators
+        with folder() as here:
+            path = here / "run.pt"
+            if case == "an old file":
+                path.write_bytes(b"old" * 100_000)
+            lib.training.save_checkpoint(str(path) if case == "a new file" else path, run.model, run.optimizer, 3, generators)
+            # Whether it can be read more strictly is judged elsewhere. A probe runs student code in the sandbox only.
+            saved = torch.load(path, weights_only=False)
+        if not isinstance(saved, dict):
+            return type(saved).__name__
+        keys = ("model", "optimizer", "step", "generators")
+        content = {key: dict(saved[key]) if key == "model" and key in saved else saved.get(key) for key in keys}
+        return content, run.state()
+
+    compare("training.save_checkpoint", probe, rtol=0)
+
+
+@number("10.4")
+@weight(0.5)
+def test_save_checkpoint_can_be_read_safely(compare, seed):
+    """save_checkpoint: torch.load reads the file with weights_only=True, which runs no code; a negative step is refused."""
+
+    def probe(lib):
+        run = Run(seed).go_on(1)
+        with folder() as here:
+            lib.training.save_checkpoint(here / "run.pt", run.model, run.optimizer, 3, run.generators)
+            reading = refusal(
+                lambda: torch.load(here / "run.pt", weights_only=True), kinds=(pickle.UnpicklingError, RuntimeError)
+            )
+            writing = refusal(lambda: lib.training.save_checkpoint(here / "2.pt", run.model, run.optimizer, -6, {}), names=-6)
+        return reading, writing
+
+    compare("training.save_checkpoint", probe)
+
+
+class Witness:
+    """Looks at a file at the moment at which it is pickled itself, and goes into the pickle as a 0."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen: list[bytes] = []
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        self.seen.append(self.path.read_bytes() if self.path.exists() else b"")
+        return int, (0,)
+
+
+@number("10.4")
+@weight(0.5)
+@pytest.mark.parametrize("case", ["the disk is full", "something cannot be written", "in the middle"])
+def test_save_checkpoint_is_atomic(observe, seed, case):
+    """save_checkpoint: until the new file is whole, and after any error, the old one is there."""
+
+    def probe(lib):
+        run = Run(seed).go_on(1)
+        results = []
+        with folder() as here:
+            path = here / "run.pt"
+            lib.training.save_checkpoint(path, run.model, run.optimizer, 1, run.generators)
+            old = path.read_bytes()
+            run.go_on(1)
+
+            def save_again():
+                lib.training.save_checkpoint(path, run.model, run.optimizer, 2, run.generators)
+
+            if case == "the disk is full":
+                for limit in (0, 100, len(old) // 2, len(old) - 200):
+                    with largest_file(limit):
+                        kind = error_of(save_again)
+                    results.append((kind, path.exists() and path.read_bytes() == old))
+            elif case == "something cannot be written":
+                run.optimizer.state[next(run.model.parameters())]["unwritable"] = lambda: None
+                results.append((error_of(save_again), path.exists() and path.read_bytes() == old))
+            else:
+                witness = Witness(path)
+                run.optimizer.state[next(run.model.parameters())]["witness"] = witness
+                save_again()
+                results.append(("seen" if witness.seen else "not seen", all(seen == old for seen in witness.seen)))
+                del run.optimizer.state[next(run.model.parameters())]["witness"]
+                path.write_bytes(old)
+            again = Run(seed + 1)
+            step = torch.load(path, weights_only=False)["step"] if path.exists() and path.read_bytes() == old else -1
+            if step == 1:
+                again.restore(torch.load(path, weights_only=False)).go_on(1)
+        return results, step, again.losses, run.losses
+
+    results, step, again, losses = observe("training.save_checkpoint", probe, like=([("", True)], 0, [0.0], [0.0]))
+    for kind, old_is_there in results:
+        assert kind != "none", "Writing failed, and no error was raised."
+        assert old_is_there, "The old checkpoint is damaged or gone before the new one is whole."
+    assert step == 1 and again == losses[1:], "The old checkpoint can't be loaded any more."
+
+
+@number("10.4")
+@weight(0.5)
+def test_save_checkpoint_leaves_nothing_behind(compare, seed):
+    """save_checkpoint: one file is there after a save, and after one that failed no other."""
+
+    def probe(lib):
+        run = Run(seed).go_on(1)
+        listings = []
+        with folder() as here:
+
+            def save(step):
+                lib.training.save_checkpoint(here / "run.pt", run.model, run.optimizer, step, run.generators)
+                listings.append(sorted(file.name for file in here.iterdir()))
+
+            save(1)
+            save(2)
+            run.optimizer.state[next(run.model.parameters())]["unwritable"] = lambda: None
+            failed = error_of(lambda: save(3)) != "none"
+            listings.append(sorted(file.name for file in here.iterdir()))
+        return listings, failed
+
+    compare("training.save_checkpoint", probe)
+
+
+@number("10.5")
+@weight(0.5)
+@pytest.mark.parametrize("cut", [1, 4], ids=["after one step", "after four"])
+def test_load_checkpoint_resumes_the_run(observe, seed, cut):
+    """load_checkpoint: a run that is cut, loaded and continued is bit for bit the uncut run, its data order included."""
+
+    def probe(lib):
+        uncut = Run(seed).go_on(7)
+        first = Run(seed).go_on(cut)
+        with folder() as here:
+            torch.save({**first.state(), "step": cut}, here / "run.pt")
+            rest = Run(seed + 1).go_on(2)  # as different as can be
+            rest.losses.clear()
+            step = lib.training.load_checkpoint(here / "run.pt", *rest.parts)
+        rest.go_on(7 - cut)
+        return step, uncut.losses, first.losses + rest.losses, values(uncut.model), values(rest.model), rest.model.calls.item()
+
+    like = (0, [0.0], [0.0], *[[torch.zeros(0, 0), torch.zeros(0), torch.zeros(0, 0), torch.zeros(0)]] * 2, 0)
+    step, losses, resumed_losses, weights, resumed_weights, calls = observe("training.load_checkpoint", probe, like=like)
+    assert step == cut, "The answer is the step that was saved."
+    assert calls == 7, "The model's buffers are not those that were saved."
+    assert losses[cut] == resumed_losses[cut], "The first step after loading is another one: model or generators differ."
+    assert losses == resumed_losses, "A later step after loading is another one: the optimizer's state differs."
+    assert all(map(torch.equal, weights, resumed_weights)), "The last weights are not bit for bit those of the uncut run."
+
+
+@number("10.5")
+@weight(0.5)
+def test_load_checkpoint_refuses_unreadable_files(compare, seed):
+    """load_checkpoint: a damaged file is a ValueError that names it, a missing one a FileNotFoundError; nothing changes."""
+
+    def probe(lib):
+        with folder() as here:
+            path = here / "run.pt"
+            torch.save({**Run(seed).go_on(1).state(), "step": 1}, path)
+            whole = path.read_bytes()
+            run = Run(seed + 1).go_on(1)
+            answers = []
+            for content in (b"", b"no checkpoint", whole[:50], whole[: len(whole) // 2], whole[:-1], whole[300:], b"\0" * 999):
+                path.write_bytes(content)
+                answers.append(refusal(lambda: lib.training.load_checkpoint(path, *run.parts), names=path))
+            path.unlink()
+            answers.append(
+                refusal(lambda: lib.training.load_checkpoint(path, *run.parts), kinds=(FileNotFoundError,))
+            )
+        return answers, run.state(), run.go_on(2).losses
+
+    compare("training.load_checkpoint", probe, rtol=1e-6)
+
+
+@number("10.5")
+@weight(0.5)
+@pytest.mark.parametrize(
+    "case",
+    ["no model", "no optimizer", "no step", "no generators", "one generator", "no dict", "another model", "another optimizer"],
+)
+def test_load_checkpoint_is_all_or_nothing(compare, seed, case):
+    """load_checkpoint: a file that lacks a part or does not fit is a ValueError that names it, and nothing changes."""
+
+    def probe(lib):
+        saved: Any = {**Run(seed).go_on(1).state(), "step": 1}
+        run = Run(seed + 1).go_on(1)
+        if case.startswith("no ") and case != "no dict":
+            del saved[case.removeprefix("no ")]
+        elif case == "one generator":
+            del saved["generators"]["noise"]
+        elif case == "no dict":
+            saved = torch.ones(3)
+        elif case == "another model":
+            saved["model"]["inner.2.weight"] = torch.ones(2, 7)  # the parameters before it fit
+        else:
+            saved["optimizer"] = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.5).state_dict()
+        with folder() as here:
+            torch.save(saved, here / "run.pt")
+            answer = refusal(lambda: lib.training.load_checkpoint(here / "run.pt", *run.parts), names=here / "run.pt")
+        return answer, run.state(), run.go_on(2).losses
+
+    compare("training.load_checkpoint", probe, rtol=1e-6)
+
+
+@number("10.5")
+@weight(0.5)
+def test_load_checkpoint_works_without_the_saving_device(compare, seed):
+    """load_checkpoint: a file that was written on a GPU that is not here can be loaded."""
+
+    def probe(lib):
+        run = Run(seed + 1)
+        with folder() as here:
+            # Every tensor in the file says that it comes from a GPU that no machine has.
+            with mock.patch("torch.serialization.location_tag", lambda storage: "cuda:99"):
+                torch.save({**Run(seed).go_on(2).state(), "step": 2}, here / "run.pt")
+            step = lib.training.load_checkpoint(here / "run.pt", *run.parts)
+        return step, run.state(), run.go_on(2).losses
+
+    compare("training.load_checkpoint", probe, rtol=1e-6)
+
+
+@number("10.6")
+@weight(1)
+@pytest.mark.parametrize("cut", [1, 5], ids=["after one step", "after five"])
+def test_together_a_cut_run_is_the_uncut_run(observe, seed, cut):
+    """Your own model, optimizer, data and loop together: a run cut and resumed is bit for bit the uncut run."""
+    vocab_size, length, num_steps = 97, 8, 9
+
+    def probe(lib):
+        with folder() as here:
+            drawn = random.Random(seed)
+            np.array([drawn.randrange(vocab_size) for _ in range(3000)], dtype="uint16").tofile(here / "tokens.bin")
+            tokens = lib.data.open_tokens(here / "tokens.bin", "uint16")
+            seen: list[tuple[Tensor, Tensor]] = []
+
+            def begin(run_seed):
+                generators = lib.training.seed_everything(run_seed)
+                model = lib.model.DeepLinear(dim=length, num_layers=3)
+                optimizer = lib.optimizers.AdamW(model.parameters(), lr=1e-2)
+
+                def batches():
+                    while True:
+                        inputs, targets = lib.data.get_batch(tokens, 16, length, "cpu", generators["data"])
+                        seen.append((inputs / vocab_size, targets[:, -1] / vocab_size))
+                        yield seen[-1]
+
+                return model, optimizer, generators, batches()
+
+            def go_on(model, optimizer, batches, steps):
+                return lib.training.train(model, optimizer, mse, batches, steps, 1000, 1e12).losses
+
+            uncut, optimizer, _, batches = begin(seed % 2**31)
+            start = values(uncut)
+            losses = go_on(uncut, optimizer, batches, num_steps)
+            first_batch = seen[0]
+
+            model, optimizer, generators, batches = begin(seed % 2**31)
+            resumed = go_on(model, optimizer, batches, cut)
+            lib.training.save_checkpoint(here / "run.pt", model, optimizer, cut, generators)
+
+            model, optimizer, generators, batches = begin((seed + 1) % 2**31)
+            step = lib.training.load_checkpoint(here / "run.pt", model, optimizer, generators)
+            resumed += go_on(model, optimizer, batches, num_steps - cut)
+        return step, losses, resumed, start, values(uncut), values(model), first_batch
+
+    matrices = [torch.zeros(0, 0)]
+    like = (0, [0.0], [0.0], matrices, matrices, matrices, (torch.zeros(0, 0), torch.zeros(0)))
+    step, losses, resumed, start, uncut, model, (x, y) = observe("training.together", probe, like=like)
+    assert len(losses) == num_steps and step == cut, "The number of steps is not the one that was asked for."
+    prediction = x.double()
+    for w in start:
+        prediction = prediction @ w.double()
+    expected = (prediction.squeeze(-1) - y.double()).square().mean().item()
+    assert abs(losses[0] - expected) <= 1e-4 * expected, "The first loss is not the first weights' error on the first batch."
+    assert not any(map(torch.equal, start, uncut)), "Training does not change all of the weights."
+    assert losses[:cut] == resumed[:cut], "Begun with the same seed, a second run takes other steps."
+    assert losses == resumed, "The run that was cut and resumed takes other steps than the uncut one."
+    assert all(map(torch.equal, uncut, model)), "The run that was cut and resumed ends with other weights than the uncut one."

@@ -1,0 +1,1 @@
+"""The package's own tests: of the grader, for staff."""

@@ -1,0 +1,497 @@
+"""What students run besides the tests: `make submission`, `make figures`, `make watch`."""
+
+import importlib.util
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+from textwrap import dedent
+
+import pytest
+
+from autograder import stubs
+from handout.problems import Part, Problem, load_assignment
+from tests import figures, submission, watch
+from tests.scoreboard import Tally
+
+ROOT = stubs.ROOT
+
+HandIn: TypeAlias = Callable[[], tuple[int, list[str], str]]
+
+MEMORY = Part(
+    id="memory",
+    number=3,
+    title="Where the bytes are",
+    graded=True,
+    problems=(
+        Problem("memory.get_memory_usage", "3.1", "Bytes", 1, False),
+        Problem("memory.storage_bytes", "3.2", "Storages", 2, False),
+        Problem("memory.peak_cuda_bytes", "3.3", "Peak", 3, True),
+    ),
+)
+
+
+@pytest.fixture
+def student(tmp_path: Path) -> Path:
+    """A folder of fresh stubs."""
+    folder = tmp_path / "student"
+    stubs.write_stubs(ROOT / "reference", folder)
+    return folder
+
+
+@pytest.fixture
+def handed_in(student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> HandIn:
+    """Runs `make submission` on the folder and returns the exit status, the zip's names and what was printed."""
+
+    def hand_in() -> tuple[int, list[str], str]:
+        output = tmp_path / "submission.zip"
+        status = submission.main(["--student", str(student), "--output", str(output)])
+        printed = capsys.readouterr()
+        names = zipfile.ZipFile(output).namelist() if output.exists() else []
+        return status, names, printed.out + printed.err
+
+    return hand_in
+
+
+# --- submission ---
+
+
+def test_a_submission_of_stubs_names_every_problem_as_still_a_stub(handed_in: HandIn) -> None:
+    status, names, printed = handed_in()
+
+    assert status == 0
+    assert "student/memory.py" in names
+    for problem in load_assignment().graded_problems:
+        if problem.id not in submission.SPANNING_PROBLEMS:
+            assert f"  {problem.number:<5}{problem.id}\n" in printed
+    assert "memory.py      not started" in " ".join(printed.split(" "))
+
+
+def test_helper_files_go_in_wherever_they_lie_and_whatever_they_are_called(handed_in: HandIn, student: Path) -> None:
+    for name in ("build_mask.py", "dist/build/setup.py", "figures/axes.py", "my file.py"):
+        path = student / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x = 1\n", encoding="utf-8")
+
+    status, names, printed = handed_in()
+
+    assert status == 0
+    for name in ("build_mask.py", "dist/build/setup.py", "figures/axes.py", "my file.py"):
+        assert f"student/{name}" in names
+        assert f"student/{name}" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("notes.txt", submission.NOT_PYTHON),
+        ("weights.pt", submission.NOT_PYTHON),
+        ("memory.ipynb", submission.NOT_PYTHON),
+        ("__pycache__/memory.cpython-311.pyc", submission.CACHES),
+        (".DS_Store", submission.HIDDEN),
+        (".ipynb_checkpoints/memory.py", submission.HIDDEN),
+        ("figures/memory.png", submission.FIGURES),
+        ("conftest.py", submission.CONFTEST),
+    ],
+)
+def test_what_stays_out_is_printed_with_its_reason(handed_in: HandIn, student: Path, name: str, reason: str) -> None:
+    (student / name).parent.mkdir(parents=True, exist_ok=True)
+    (student / name).write_bytes(b"\x00")
+
+    status, names, printed = handed_in()
+
+    assert status == 0
+    assert f"student/{name}" not in names
+    assert any(f"student/{name}" in line and reason in line for line in printed.splitlines())
+
+
+def test_a_folder_of_files_that_stay_out_takes_one_line(handed_in: HandIn, student: Path) -> None:
+    (student / "data").mkdir()
+    for i in range(50):
+        (student / "data" / f"{i}.bin").write_bytes(b"")
+
+    _, _, printed = handed_in()
+
+    assert "student/data/ (50 files)" in printed
+    assert "7.bin" not in printed
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink") or os.name == "nt", reason="links need rights on Windows")
+def test_links_stay_out_and_are_named(handed_in: HandIn, student: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (student / "linked").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (student / "gone.py").symlink_to(tmp_path / "nothing.py")
+
+    status, names, printed = handed_in()
+
+    assert status == 0
+    assert "student/gone.py" not in names
+    assert printed.count(submission.LINK) == 2
+
+
+def test_two_submissions_of_the_same_files_are_the_same_bytes(student: Path) -> None:
+    first = submission.pack(submission.gather(student).files)
+    os.utime(student / "memory.py", (1, 1))
+    (student / "memory.py").chmod(0o600)
+
+    assert submission.pack(submission.gather(student).files) == first
+    assert zipfile.ZipFile(io.BytesIO(first)).testzip() is None
+
+
+def test_a_missing_part_is_said_loudly_and_the_rest_is_packed(handed_in: HandIn, student: Path) -> None:
+    (student / "memory.py").rename(student / "memory2.py")
+
+    status, names, printed = handed_in()
+
+    assert status == 1
+    assert "student/optimizers.py" in names
+    assert "student/memory.py is missing, so its whole part is lost (did you mean student/memory2.py?)" in printed
+
+
+def test_a_part_that_is_not_python_is_said_loudly(handed_in: HandIn, student: Path) -> None:
+    (student / "memory.py").write_text("import torch\ndef f(:\n", encoding="utf-8")
+    (student / "optimizers.py").write_bytes(b"\x00")
+
+    status, names, printed = handed_in()
+
+    assert status == 1
+    assert "student/memory.py" in names
+    assert "student/memory.py is not valid Python, so its whole part is lost: line 2" in printed
+    assert "student/optimizers.py is not valid Python" in printed
+
+
+def test_an_import_from_beside_the_folder_is_said_loudly(handed_in: HandIn, student: Path) -> None:
+    text = (student / "memory.py").read_text(encoding="utf-8")
+    (student / "memory.py").write_text(text + "\nfrom tests.checks import check_equal\n", encoding="utf-8")
+
+    status, _, printed = handed_in()
+
+    assert status == 1
+    assert "imports tests, which is outside student/ and stays behind" in printed
+
+
+@pytest.mark.parametrize("what", ["no folder", "no Python file"])
+def test_without_anything_to_hand_in_it_fails_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    folder, output = tmp_path / "student", tmp_path / "submission.zip"
+    if what == "no Python file":
+        folder.mkdir()
+        (folder / "notes.txt").touch()
+
+    status = submission.main(["--student", str(folder), "--output", str(output)])
+
+    assert status == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "stub_names", "absent_names"),
+    [
+        (
+            'def get_memory_usage(x):\n    """Doc."""\n    raise NotImplementedError("memory.get_memory_usage")\n',
+            [0],
+            [1],
+        ),
+        ('def get_memory_usage(x):\n    y = 1\n    raise NotImplementedError("memory.get_memory_usage")\n', [0], [1]),
+        ('def get_memory_usage(x):\n    return 1\n    raise NotImplementedError("memory.get_memory_usage")\n', [], [1]),
+        (
+            'class get_memory_usage:\n    def f(self):\n        raise NotImplementedError("memory.get_memory_usage")\n',
+            [0],
+            [1],
+        ),
+        ("from student.helper import get_memory_usage, storage_bytes\n", [], []),
+        ("from student.helper import *\n", [], []),
+        ("get_memory_usage = storage_bytes = len\n", [], []),
+        ("if True:\n    def get_memory_usage(x): return 1\n", [], [1]),
+        ("def f():\n    get_memory_usage = 1\n", [], [0, 1]),
+        ('# raise NotImplementedError("memory.storage_bytes")\nget_memory_usage = storage_bytes = 1\n', [], []),
+    ],
+    ids=[
+        "stub",
+        "begun",
+        "below a return",
+        "method",
+        "imported",
+        "star",
+        "assigned",
+        "conditional",
+        "local",
+        "comment",
+    ],
+)
+def test_what_is_a_stub_and_what_is_absent_is_read_from_the_source(
+    source: str, stub_names: list[int], absent_names: list[int]
+) -> None:
+    state = submission.part_state(MEMORY, source.encode())
+
+    assert [MEMORY.problems.index(problem) for problem in state.stubs] == stub_names
+    assert [MEMORY.problems.index(problem) for problem in state.absent if not problem.bonus] == absent_names
+
+
+# --- figures ---
+
+needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is an extra")
+
+
+@pytest.fixture
+def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An importable package `solved` in a folder `student`, with the reference's solutions."""
+    folder = tmp_path / "on_path" / "solved"
+    shutil.copytree(ROOT / "reference", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.syspath_prepend(str(folder.parent))
+    yield folder
+    for name in [name for name in sys.modules if name.split(".")[0] == "solved"]:
+        del sys.modules[name]
+
+
+@needs_matplotlib
+def test_every_figure_is_drawn_from_complete_solutions(
+    solved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = [part for part in ("memory", "flops", "optimizers") if not (solved / f"{part}.py").exists()]
+    if missing:
+        pytest.skip(f"the reference has no {missing} yet")
+
+    assert figures.draw_all(figures.Solution("solved"), tmp_path / "figures") == 0
+
+    printed = capsys.readouterr().out
+    assert printed.count("drawn") == len(figures.DRAWINGS), printed
+    for name in figures.DRAWINGS:
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000
+
+
+@needs_matplotlib
+def test_figures_of_stubs_are_skipped_with_the_problem_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "memory.png").touch()
+
+    assert figures.draw_all(figures.Solution("student"), tmp_path) == 0
+
+    printed = capsys.readouterr().out
+    assert printed.count("skipped") == len(figures.DRAWINGS)
+    assert "memory.deep_linear_training_bytes is not done yet" in printed
+    assert list(tmp_path.glob("*.png")) == [], "an old drawing would be taken for a new one"
+
+
+@needs_matplotlib
+def test_a_figure_whose_function_raises_takes_a_line_and_the_others_are_drawn(
+    solved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (solved / "memory.py").write_text(
+        dedent(
+            """
+            def deep_linear_training_bytes(batch, dim, num_layers):
+                return 1 // 0
+            """
+        ),
+        encoding="utf-8",
+    )
+    (solved / "flops.py").write_text("import this_is_not_installed\n", encoding="utf-8")
+
+    assert figures.draw_all(figures.Solution("solved"), tmp_path) == 3
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(figures.DRAWINGS)
+    assert "ZeroDivisionError: integer division or modulo by zero  (solved/memory.py, line 3)" in lines[0]
+    assert "this_is_not_installed" in lines[1]
+    assert "drawn" in lines[2]
+
+
+@needs_matplotlib
+def test_losses_are_drawn_of_the_optimizers_that_are_done(
+    solved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (solved / "optimizers.py").read_text(encoding="utf-8")
+    (solved / "optimizers.py").write_text(text.replace("class AdamW(", "class Elsewhere("), encoding="utf-8")
+
+    figures.draw_all(figures.Solution("solved"), tmp_path)
+
+    line = next(line for line in capsys.readouterr().out.splitlines() if "losses" in line)
+    assert "drawn" in line
+    assert "without some: solved/optimizers.py defines no AdamW" in line
+
+
+def test_figures_without_matplotlib_fail_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    assert figures.main(["--folder", str(tmp_path)]) == 2
+
+    assert capsys.readouterr().err == "drawing needs matplotlib: python -m pip install matplotlib\n"
+
+
+# --- watch ---
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ([watch.STUDENT / "memory.py"], ["memory"]),
+        ([watch.TESTS / "test_memory.py"], ["memory"]),
+        ([watch.STUDENT / "optimizers.py", watch.STUDENT / "memory.py"], ["memory", "optimizers"]),
+        ([watch.STUDENT / "my_helper.py"], None),
+        ([watch.TESTS / "checks.py"], None),
+    ],
+    ids=["a part", "its tests", "two parts", "a helper of the student's", "a helper of the tests"],
+)
+def test_a_saved_file_runs_the_tests_that_it_may_change(changed: list[Path], expected: list[str] | None) -> None:
+    everything = watch.parts_to_run([watch.STUDENT], load_assignment())
+
+    assert watch.parts_to_run(changed, load_assignment()) == (everything if expected is None else expected)
+    assert {"memory", "optimizers"} <= set(everything)
+
+
+def test_a_new_run_replaces_what_was_known_of_its_parts_only() -> None:
+    board = watch.Board({"memory.a": Tally(1), "flops.b": Tally(2)}, {"flops": "broken"}, {"flops": "line 3"})
+
+    board.replace(["flops"], watch.Board({"flops.c": Tally(3)}))
+
+    assert board == watch.Board({"memory.a": Tally(1), "flops.c": Tally(3)}, {}, {})
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """The public folders, in a place of their own."""
+    for name in ("handout", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    stubs.write_stubs(ROOT / "reference", tmp_path / "student")
+    return tmp_path
+
+
+class Watcher:
+    """`make watch` in a session of its own, and what it has printed so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.watch"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
+        )
+        self.printed = ""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed += line
+
+    def wait_for(self, text: str, after: int = 0, seconds: float = 60) -> float:
+        """Wait until the text is printed; return how long that took."""
+        start = time.perf_counter()
+        while text not in self.printed[after:]:
+            assert time.perf_counter() < start + seconds, f"no {text!r} in:\n{self.printed}"
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.printed}"
+            time.sleep(0.01)
+        return time.perf_counter() - start
+
+    def is_gone(self) -> bool:
+        """Whether no process of the session is left."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+
+@pytest.fixture
+def watcher(release: Path) -> Iterator[Watcher]:
+    """A watcher of the public folders that has drawn its first scoreboard."""
+    running = Watcher(release)
+    try:
+        running.wait_for("Ctrl-C ends this")
+        yield running
+    finally:
+        if not running.is_gone():
+            os.killpg(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="sessions and signals are those of Unix")
+
+
+@posix_only
+def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Watcher, release: Path) -> None:
+    assert "memory.storage_bytes" in watcher.printed
+    assert "not started" in watcher.printed
+
+    def save(text: str) -> float:
+        before = len(watcher.printed)
+        (release / "student" / "memory.py").write_text(text, encoding="utf-8")
+        return watcher.wait_for("Ctrl-C ends this", after=before)
+
+    solution = (ROOT / "reference" / "memory.py").read_text(encoding="utf-8")
+    before = len(watcher.printed)
+    seconds = [save(solution), save(f"{solution}\n"), save(f"{solution}\n\n")]
+    assert min(seconds) < 1 or sys.platform != "linux", seconds  # the fastest, since the machine may be busy
+    news = watcher.printed[before:]
+    assert "optimizers: 0 of 4 done" in news
+    row = next(line for line in news.splitlines() if "memory.storage_bytes" in line)
+    assert row.split()[-1] == "done"
+
+    before = len(watcher.printed)
+    save("def f(:\n")
+    assert "student/memory.py cannot be imported" in watcher.printed[before:]
+    assert "def f(:" in watcher.printed[before:]
+
+    os.killpg(watcher.process.pid, signal.SIGINT)
+    assert watcher.process.wait(timeout=10) == 0
+    deadline = time.perf_counter() + 10
+    while not watcher.is_gone():
+        assert time.perf_counter() < deadline, "processes are left behind"
+        time.sleep(0.05)
+
+
+@posix_only
+def test_a_run_that_hangs_or_dies_is_replaced_by_the_next_save(watcher: Watcher, release: Path) -> None:
+    part = release / "student" / "memory.py"
+    solution = (ROOT / "reference" / "memory.py").read_text(encoding="utf-8")
+
+    before = len(watcher.printed)
+    part.write_text("while True:\n    try:\n        pass\n    except BaseException:\n        pass\n", encoding="utf-8")
+    watcher.wait_for("memory ...", after=before)
+    time.sleep(0.3)
+    before = len(watcher.printed)
+    part.write_text("import os\nos._exit(3)\n", encoding="utf-8")
+    watcher.wait_for("the tests ended in the middle (exit status 3)", after=before)
+    before = len(watcher.printed)
+    part.write_text(solution, encoding="utf-8")
+    watcher.wait_for("Ctrl-C ends this", after=before)
+
+    assert "memory.storage_bytes" in watcher.printed[before:]
+    assert "failing" not in watcher.printed[before:]
+    watcher.process.terminate()
+    assert watcher.process.wait(timeout=10) == 0
+
+
+def test_tests_run_in_a_fresh_process_where_forking_is_not_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    context = watch.warm_context()
+    monkeypatch.undo()
+    monkeypatch.chdir(ROOT)
+
+    run = watch.TestRun.start(["memory"], context)
+    deadline = time.perf_counter() + 60
+    while not (board := run.result()):
+        assert time.perf_counter() < deadline
+        time.sleep(0.05)
+
+    assert context.get_start_method() == "spawn"
+    assert board.broken == {}
+    assert board.tallies["memory.storage_bytes"].unwritten > 0
