@@ -57,6 +57,15 @@ class Reader:
         part, name = problem.split(".")
         return Feedback(f"{part}.py does not define `{name}`. Keep the stub's name for it.", "")
 
+    def not_allowed(self, violation: str) -> Feedback:
+        """Explain that a problem's source uses what the allow-list leaves out."""
+        return Feedback(f"Not allowed here: {violation}\nNo test of it was run. `make test` shows this too.", "")
+
+    def unparsable(self, part: str, outcome: Outcome) -> Feedback:
+        """Explain that the checker of the allow-lists did not survive a file."""
+        text = f"{part}.py, or a file that it imports, could not be parsed: is something nested very deeply?"
+        return Feedback(f"{text} If not, tell the staff.", _staff(outcome, b""))
+
     def fault(self, problem: str, outcome: Outcome, printed: bytes) -> Feedback:
         """Explain an answer that is none."""
         if not isinstance(outcome, RemoteError):
@@ -70,6 +79,8 @@ class Reader:
         elif frame is not None and outcome.frames[-1] != frame and name in ("TypeError", "AttributeError"):
             # raised by the library that they called, or by the test when it used what they returned
             text = f"`{problem}` raised {name} below {self._place(frame)}."
+        elif frame is None and name == "ModuleNotFoundError":
+            text = f"`{problem}` needs a file that was not handed in."
         elif frame is None and name == "TypeError":
             text = (
                 f"Calling `{problem}` as the handout says, or using what it returned, raised TypeError outside your code. "

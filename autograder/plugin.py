@@ -8,6 +8,9 @@ Whose fault is a failure? Ours, unless student data was there: then it is a verd
 
 import os
 import random
+import secrets
+import shutil
+import signal
 import time
 import traceback
 import zlib
@@ -26,7 +29,20 @@ from _pytest.runner import runtestprotocol
 from autograder.compare import Difference, Tolerance, first_difference, misfit
 from autograder.feedback import Feedback, Reader
 from autograder.grade import Grade, Row
-from autograder.sandbox.client import IMPORT_DEADLINE, Child, Deadline, Died, Outcome, Probe, Reply, Sandbox, TimedOut
+from autograder.probing import inspecting
+from autograder.sandbox.client import (
+    IMPORT_DEADLINE,
+    Child,
+    Deadline,
+    Died,
+    Outcome,
+    Probe,
+    Reply,
+    Sandbox,
+    SandboxBroken,
+    TimedOut,
+)
+from autograder.sandbox import landlock
 from autograder.sandbox.codec import plain, snapshot
 from autograder.sandbox.package import Package
 from autograder.settings import SETTINGS
@@ -34,6 +50,7 @@ from autograder.submission import Submission
 from handout.problems import Assignment
 
 SUITES = Path(__file__).with_name("hidden")
+REFERENCE = Path(__file__).parents[1] / "reference"
 _UNMEASURED_CPU = 0.15  # seconds that the reference is taken to need where it is not run
 _ARGUMENTS = [
     "--import-mode=importlib", "--assert=plain", "--capture=no", "--strict-markers",
@@ -85,14 +102,19 @@ class Suites:
         Raises:
             SuiteBroken: if a suite, the reference or the sandbox fails.
         """
-        folder = self._sandbox.staging / f"{time.monotonic_ns():x}"
-        submission.write(folder)
-        self._sandbox.load(folder)
-        isolation = isolation_level(self._sandbox)
-        notes = tuple(submission.notes)
-        grade = Grade(tuple(task.row for task in self.tasks), isolation, notes)
+        grade = Grade(tuple(task.row for task in self.tasks), isolation_level(self._sandbox), submission.notes)
         watch(grade)
+        folder = self._sandbox.staging / secrets.token_hex(8)
+        submission.write(folder)
+        try:
+            self._sandbox.load(folder)
+            return self._grade(submission, grade, watch)
+        finally:
+            shutil.rmtree(folder)  # the next student must not find it
+
+    def _grade(self, submission: Submission, grade: Grade, watch: Callable[[Grade], None]) -> Grade:
         self._judge = judge = _Judge(self._sandbox, Reader(submission), self._memory)
+        judge.check_sources(sorted({task.row.problem.split(".")[0] for task in self.tasks}))
         for i, task in enumerate(self.tasks):
             row = judge.row(task, last=i == len(self.tasks) - 1)
             grade = replace(grade, rows=(*grade.rows[:i], row, *grade.rows[i + 1 :]))
@@ -109,8 +131,11 @@ class Suites:
 def isolation_level(sandbox: Sandbox) -> str:
     """Return "full" if no student can read the reference or another's work, else "process"."""
     features = sandbox.features
-    closed = features.own_uid and not _world_readable(SUITES)
-    return "full" if features.seccomp and (features.landlock or closed) else "process"
+    if features.landlock:
+        closed = not any(landlock.opens(str(folder)) for folder in (SUITES, REFERENCE))
+    else:
+        closed = features.own_uid and not any(_world_readable(folder) for folder in (SUITES, REFERENCE))
+    return "full" if features.seccomp and closed else "process"
 
 
 def _world_readable(path: Path) -> bool:
@@ -169,6 +194,8 @@ class _Plugin:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         """Give the judge the exception itself: a report holds only its text."""
         if call.excinfo is not None:
+            if call.when != "call":
+                raise SuiteBroken(f"{item.nodeid}: its {call.when} failed") from call.excinfo.value
             assert self._suites is not None
             self._suites.judge.raised = call.excinfo.value
             call.excinfo = None  # no text is made of it
@@ -245,6 +272,31 @@ class _Judge:
         self._answered = False  # student data has reached the test
         self.raised: BaseException | None = None
 
+    def check_sources(self, parts: Sequence[str]) -> None:
+        """Close the problems whose source uses what the handout's allow-lists leave out.
+
+        Parsing runs no student code, but a hostile source can crash the parser, so it is done in a child.
+        """
+        sources = {file: content.decode("utf-8", "replace") for file, content in self._reader.submission.files.items()}
+        present = [part for part in parts if f"{part}.py" in sources]
+        outcomes = {tuple(present): self._inspect(present, sources)}
+        if not isinstance(outcomes[tuple(present)], Reply):  # one of the files is to blame: find out which
+            outcomes = {(part,): self._inspect([part], sources) for part in present}
+        for group, outcome in outcomes.items():
+            if isinstance(outcome, Reply):
+                for problem, line in reversed(outcome.value):  # the first of a problem is the one that is shown
+                    self._closed[problem] = self._reader.not_allowed(line)
+            else:
+                self._closed[group[0]] = self._reader.unparsable(group[0], outcome)
+
+    def _inspect(self, parts: Sequence[str], sources: dict[str, str]) -> Outcome:
+        child = self._sandbox.child(None)
+        child.send(inspecting(parts, sources))
+        outcome = child.reply(IMPORT_DEADLINE)
+        if not isinstance(outcome, Died):
+            child.close()
+        return outcome
+
     def row(self, task: _Task, last: bool) -> Row:
         """Run a row's cases until one fails."""
         part = task.row.problem.split(".")[0]
@@ -256,9 +308,8 @@ class _Judge:
         self._task, self._child = task, None
         feedback = None
         try:
-            for i, case in enumerate(task.cases):
-                following = task.cases[i + 1] if i + 1 < len(task.cases) else None
-                if feedback := self._run_case(case, following):
+            for case in task.cases:
+                if feedback := self._run_case(case):
                     break
         finally:
             if self._child is not None:
@@ -269,15 +320,18 @@ class _Judge:
         shown = getattr(task.cases[0].function, "__hide_errors__", feedback.student)  # type: ignore[attr-defined]
         return replace(task.row, outcome="failed", output=shown, staff=feedback.staff)
 
-    def _run_case(self, case: pytest.Item, following: pytest.Item | None) -> Feedback | None:
+    def _run_case(self, case: pytest.Item) -> Feedback | None:
         self._case, self._answered, self.raised = (case.nodeid, 0), False, None
         torch.set_default_dtype(torch.float32)
-        reports = runtestprotocol(case, log=False, nextitem=following)
+        # No next item: the case that runs next may be in any suite, since those of a lost row are left out.
+        reports = runtestprotocol(case, log=False, nextitem=None)
         error = self.raised
         if error is None and all(report.passed for report in reports):
             return None
         if isinstance(error, _Lost):
             return error.feedback
+        if isinstance(error, (SuiteBroken, SandboxBroken)) or (error and not isinstance(error, Exception)):
+            raise error  # ours, or the order to stop
         if isinstance(error, AssertionError) and self._answered:
             sentence = error.args[0] if error.args and isinstance(error.args[0], str) else "A property does not hold."
             return Feedback(sentence, _trace(error))
@@ -318,26 +372,36 @@ class _Judge:
         self._child.send_pickled(request)
         if with_reference and expected is None:
             expected = self._memory[key] = self._run_reference(probe, request)
-        return expected, self._answer(problem, expected.cpu if expected else _UNMEASURED_CPU)
+        return expected, self._answer(problem, request, expected.cpu if expected else _UNMEASURED_CPU)
 
     def _run_reference(self, probe: Probe, request: bytes) -> _Expected:
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
         start = time.process_time()
-        reply = snapshot(probe(self._reference))
+        try:
+            reply = snapshot(probe(self._reference))
+        except Exception as error:
+            raise SuiteBroken(f"the reference fails in {self._case[0]}") from error
         return _Expected(request, reply, time.process_time() - start)
 
-    def _answer(self, problem: str, reference_cpu: float) -> Any:
+    def _answer(self, problem: str, request: bytes, reference_cpu: float) -> Any:
         assert self._child is not None
         part, name = problem.split(".")
         if not self._imported:
             imported = self._child.reply(IMPORT_DEADLINE)
+            if isinstance(imported, Died) and imported.signal == signal.SIGKILL:
+                # Ready children are the first that the kernel ends when memory runs out, whoever has used it up.
+                self._child = self._sandbox.child(part)
+                self._child.send_pickled(request)
+                imported = self._child.reply(IMPORT_DEADLINE)
             if not isinstance(imported, Reply):
                 feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
                 self._close(part, feedback, imported)
                 raise _Lost(feedback)
-            defined = imported.value if isinstance(imported.value, list) else []
+            self._answered = True
+            # The child can put anything in the place of a list of names.
+            defined = [name for name in imported.value if type(name) is str] if type(imported.value) is list else []
             if name not in defined and hasattr(getattr(self._reference, part), name):
                 feedback = self._reader.missing_name(problem)
                 self._closed[problem] = feedback

@@ -1,7 +1,10 @@
 """What probes may call on either side. Holds no test and no answer: it is loaded in the student's process too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
+
+from tests.allowed import check_part
 
 
 def refusal(
@@ -31,3 +34,15 @@ def refusal(
     except Exception as error:
         return type(error).__name__, names is None or str(names) in str(error)
     return "accepted"
+
+
+def inspecting(parts: Sequence[str], sources: Mapping[str, str]) -> "partial[list[tuple[str, str]]]":
+    """Return the probe that holds a submission's source against the allow-lists, without running any of it.
+
+    It answers with a pair for each violation: the problem, or the part, that it costs, and a line for the student.
+    """
+    return partial(_inspect, parts, sources)
+
+
+def _inspect(parts: Sequence[str], sources: Mapping[str, str], lib: object) -> list[tuple[str, str]]:
+    return [(violation.problem or part, str(violation)) for part in parts for violation in check_part(part, sources)]

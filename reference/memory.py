@@ -185,9 +185,11 @@ def saved_activation_bytes(
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        # Keeping the tensor keeps its storage, so that no later one can be taken for it at the same address.
-        saved.append(tensor)
-        return tensor
+        # Detached, since a graph that holds its own output would never be freed; kept, since the storage would be freed
+        # with the graph, and the next one could be taken for it.
+        detached = tensor.detach()
+        saved.append(detached)
+        return detached
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
         fn(*inputs)

@@ -7,6 +7,7 @@ only then the values. Nothing is broadcast, and tolerances are relative to what 
 import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -64,7 +65,7 @@ def check_raises(kind: type[Exception], call: Callable[[], object], names: objec
         _fail([f"expected {kind.__name__}{naming}, got no error", f"  returned: {_described(value)}"], hint)
 
 
-def _difference(got: object, expected: object, where: str, rtol: float) -> list[str] | None:
+def _difference(got: Any, expected: Any, where: str, rtol: float) -> list[str] | None:
     """Return the lines that describe the first difference, or None if there is none; `where` leads to it ("[2].total")."""
     if isinstance(expected, Tensor):
         return _tensor_difference(got, expected, where, rtol)
@@ -89,7 +90,7 @@ def _difference(got: object, expected: object, where: str, rtol: float) -> list[
     return None
 
 
-def _same_value(got: object, expected: object, rtol: float) -> bool:
+def _same_value(got: Any, expected: Any, rtol: float) -> bool:
     if isinstance(expected, float) and math.isfinite(expected):
         return math.isfinite(got) and abs(got - expected) <= rtol * abs(expected)
     if isinstance(expected, float) and math.isnan(expected):

@@ -32,13 +32,15 @@ class Run:
 
     tallies: dict[str, Tally] = field(default_factory=dict)  # by problem id
     broken: dict[str, str] = field(default_factory=dict)  # part -> why it cannot be imported, and where
+    details: dict[str, str] = field(default_factory=dict)  # part -> the same, and the source line if Python gives one
 
 
 RUN = pytest.StashKey[Run]()
 PROBLEM = pytest.StashKey[str]()
+KIND = "resource accounting"  # the key under which a report says that it is no ordinary failure
 
 
-class PartCannotBeImported(pytest.fail.Exception):
+class PartCannotBeImported(pytest.fail.Exception):  # type: ignore[name-defined]  # a class, though held by a function
     """A test asked for something from a file of the student's that cannot be imported.
 
     As pytest's own outcomes it is no `Exception`: a test that waits for some error does not take it for one.
@@ -56,7 +58,7 @@ class BrokenPart(types.ModuleType):
         raise PartCannotBeImported(f"{self.__name__} cannot be imported")
 
 
-class NotStarted(pytest.skip.Exception):
+class NotStarted(pytest.skip.Exception):  # type: ignore[name-defined]  # as above
     """A test reached a stub."""
 
 
@@ -121,32 +123,31 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Generator[None, object, object]:
-    """Import a part before its tests do, and put a stand-in in its place if that fails."""
-    part = module_path.stem.removeprefix("test_")
-    if part in {part.id for part in load_assignment().parts}:
-        try:
-            importlib.import_module(f"student.{part}")
-        except (Exception, SystemExit) as error:
-            parent.config.stash[RUN].broken[part] = _why_broken(part, error)
-            stand_in = BrokenPart(f"student.{part}")
-            sys.modules[stand_in.__name__] = stand_in
-            setattr(sys.modules["student"], part, stand_in)
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Say in a line why a part's tests could not be collected: they name something that the student's file lacks."""
+    """Import a part before its tests do, and put a stand-in in its place if it fails.
+
+    Tests can still be impossible to collect, when they name something at their top that the student's file lacks.
+    """
+    part = collector.path.stem.removeprefix("test_")
+    if not isinstance(collector, pytest.Module) or part not in {part.id for part in load_assignment().parts}:
+        return (yield)
+    run = collector.config.stash[RUN]
+    try:
+        importlib.import_module(f"student.{part}")
+    except (Exception, SystemExit) as error:
+        run.broken[part], run.details[part] = _why_broken(part, error)
+        stand_in = BrokenPart(f"student.{part}")
+        sys.modules[stand_in.__name__] = stand_in
+        setattr(sys.modules["student"], part, stand_in)
     report = yield
-    if report.failed and isinstance(collector, pytest.Module) and report.longrepr is not None:
-        run, part = collector.config.stash[RUN], collector.path.stem.removeprefix("test_")
+    if report.failed:
         if part not in run.broken:
             crash = getattr(report.longrepr, "reprcrash", None)
             message = crash.message.splitlines()[0] if crash else str(report.longrepr).splitlines()[-1]
-            run.broken[part] = f"{collector.path.name} cannot be collected: {message.removeprefix('E').strip()}"
+            why = f"tests/{collector.path.name} cannot be collected: {message.removeprefix('E').strip()}"
+            run.broken[part] = run.details[part] = why
         report.longrepr = run.broken[part]
     return report
 
@@ -206,13 +207,13 @@ def pytest_runtest_makereport(
             kind = "cannot import"
         elif excinfo.errisinstance(NotStarted):
             kind = "not started"
-        elif excinfo.errisinstance(pytest.fail.Exception) and str(excinfo.value).startswith("Timeout"):
+        elif isinstance(excinfo.value, pytest.fail.Exception) and str(excinfo.value).startswith("Timeout"):
             excinfo.value.msg = f"stopped after {SECONDS_PER_TEST} s: is there a loop that never ends?"
         if item.config.option.tbstyle == "short" and not item.config.getoption("fulltrace"):
             own = excinfo.traceback.filter(lambda entry: _is_ours(Path(entry.path)))
             excinfo.traceback = own or excinfo.traceback
     report = yield
-    report.kind = kind
+    report.user_properties.append((KIND, kind))
     tally = item.config.stash[RUN].tallies.get(item.stash.get(PROBLEM, ""))
     if tally is None or kind == "not started":
         return report
@@ -227,7 +228,7 @@ def pytest_runtest_makereport(
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     """Give tests that reach a stub, or a part that cannot be imported, a name of their own and no traceback."""
-    kind = getattr(report, "kind", "")
+    kind = dict(report.user_properties).get(KIND)
     if kind == "not started":
         return kind, "n", ("NOT STARTED", {"yellow": True})
     if kind == "cannot import":
@@ -246,35 +247,39 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not rows or config.option.collectonly:
         return
     shown = {row.problem.id for row in rows}
-    everything = shown.issuperset(run.tallies) and not single_tests and not config.getoption("part")
+    all_files = all(Path(argument).resolve() in (ROOT, ROOT / "tests") for argument in config.args)
+    everything = all_files and shown.issuperset(run.tallies) and not config.getoption("part")
     untested = [problem for problem in assignment.graded_problems if problem.id not in shown]
     command = "make test PART=" if "MAKELEVEL" in os.environ else "python -m tests --part "
     lines = points_lines(rows, untested if everything else []) + next_lines(rows, ROOT, command, everything)
     terminalreporter.section("scoreboard")
-    for part in run.broken:
-        terminalreporter.line(run.broken[part], red=True)
+    for part, details in run.details.items():
+        if any(row.problem.part == part for row in rows):
+            terminalreporter.line(details, red=True)
     writer = terminalreporter._tw  # its width and colours have no public name
-    terminalreporter.line(render(rows, lines, writer.fullwidth, writer.hasmarkup))
+    terminalreporter.line(render(rows, lines, writer.fullwidth, writer.hasmarkup).rstrip())
 
 
 # --- errors ---
 
 
-def _why_broken(part: str, error: BaseException) -> str:
-    """Say why a part cannot be imported, with the line in a file of the student's that is to blame."""
+def _why_broken(part: str, error: BaseException) -> tuple[str, str]:
+    """Say in a line why a part cannot be imported and which line of the student's is to blame; then the same with details."""
     if not (STUDENT / f"{part}.py").exists():
-        return f"student/{part}.py is missing"
+        why = f"student/{part}.py is missing"
+        return why, why
     if isinstance(error, SyntaxError):
         places = [(error.filename or "", error.lineno or 1)]
     else:
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(Path(name).resolve(), line) for name, line in places if Path(name).resolve().is_relative_to(STUDENT)]
     place = f"{own[-1][0].relative_to(ROOT).as_posix()}:{own[-1][1]}: " if own else ""
-    lines = [f"student/{part}.py cannot be imported: {place}{_one_line(error)}"]
+    why = f"student/{part}.py cannot be imported: {place}{_one_line(error)}"
     if isinstance(error, SyntaxError) and error.text:
         # As Python shows it: the source line, and a caret.
-        lines += "".join(traceback.format_exception_only(type(error), error)).splitlines()[1:-1]
-    return "\n".join(lines)
+        source = "".join(traceback.format_exception_only(type(error), error)).splitlines()[1:-1]
+        return why, "\n".join([why, *source])
+    return why, why
 
 
 def _one_line(error: BaseException) -> str:

@@ -44,7 +44,7 @@ print(*(dependency for dependencies in lists for dependency in dependencies), se
 """
 
 
-class EnvironmentNotMadeError(Exception):
+class CannotMake(Exception):
     """No environment can be made; the text says why and what to do, in a line."""
 
 
@@ -95,7 +95,7 @@ def choose(candidates: Iterable[str], ask: Callable[[str], Interpreter | None], 
     Graded code runs as a user of its own, who must be able to import from it.
 
     Raises:
-        EnvironmentNotMadeError: if there is none that is new enough.
+        CannotMake: if there is none that is new enough.
     """
     suitable, too_old = [], []
     for candidate in candidates:
@@ -111,7 +111,7 @@ def choose(candidates: Iterable[str], ask: Callable[[str], Interpreter | None], 
     if suitable:
         return suitable[0]
     found = ", ".join(sorted({f"{python.executable} is {python.version[0]}.{python.version[1]}" for python in too_old}))
-    raise EnvironmentNotMadeError(
+    raise CannotMake(
         f"Python {OLDEST[0]}.{OLDEST[1]} or newer is needed, with its modules venv and ensurepip "
         f"({found or 'none was found'}). Install one, or say where one is with PYTHON."
     )
@@ -166,14 +166,14 @@ def make(extras: Iterable[str] = (), root: Path = ROOT) -> None:
     """Bring `.venv` to today's pins, with these extras and those that it has.
 
     Raises:
-        EnvironmentNotMadeError: if there is no suitable Python, or pip fails.
+        CannotMake: if there is no suitable Python, or pip fails.
     """
     import shutil
     import time
 
     start = time.monotonic()
     if sys.platform == "darwin" and os.uname().machine == "x86_64":
-        raise EnvironmentNotMadeError(
+        raise CannotMake(
             "PyTorch has had no release for Macs with Intel processors since 2.2, and 2.6 is needed: "
             "use a Linux or Windows machine, or a notebook service in the browser."
         )
@@ -223,7 +223,7 @@ def _run(command: list[str], ticking: bool = False) -> str:
         raise
     if process.returncode:
         last_lines = "\n".join(output.splitlines()[-15:])
-        raise EnvironmentNotMadeError(f"this failed:\n  {' '.join(command[:6])} ...\n{last_lines}")
+        raise CannotMake(f"this failed:\n  {' '.join(command[:6])} ...\n{last_lines}")
     return output
 
 
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not ready:
             make(options.extras)
-    except EnvironmentNotMadeError as problem:
+    except CannotMake as problem:
         print(f"\nThe environment could not be made: {problem}", file=sys.stderr)
         return 2
     except OSError as problem:

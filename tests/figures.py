@@ -8,9 +8,7 @@ import argparse
 import importlib
 import importlib.util
 import math
-import statistics
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.benchmark import Timer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -341,9 +340,7 @@ def _draw_products(axes: "Axes", products: Sequence[Product]) -> None:
             place = (product.intensity, product.flop_per_sec)
             # Beside the points, away from the roof: below the flat part, left of the slope.
             offset, side_of_text = ((0, -15), "center") if group is square else ((-9, -1), "right")
-            axes.annotate(
-                text, place, offset, textcoords="offset points", ha=side_of_text, fontsize=9, color=color
-            )
+            axes.annotate(text, place, offset, textcoords="offset points", ha=side_of_text, fontsize=9, color=color)
     axes.legend(loc="lower right")
 
 
@@ -361,16 +358,10 @@ def _peak(
 
 def _bytes_per_sec(device: torch.device) -> float:
     """Measure how fast a large tensor is copied: each byte is read once and written once."""
-    source = torch.empty(2**26 if device.type == "cpu" else 2**30, dtype=torch.uint8, device=device).fill_(1)
-    target = torch.empty_like(source)
-    seconds = []
-    for _ in range(7):
-        start = time.perf_counter()
-        target.copy_(source)
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-        seconds.append(time.perf_counter() - start)
-    return 2 * source.numel() / statistics.median(seconds[1:])
+    source = torch.ones(2**26 if device.type == "cpu" else 2**30, dtype=torch.uint8, device=device)
+    names = {"source": source, "target": torch.empty_like(source)}
+    measurement = Timer("target.copy_(source)", globals=names, num_threads=torch.get_num_threads()).blocked_autorange()
+    return 2 * source.numel() / measurement.median
 
 
 def _name_of(device: torch.device) -> str:
@@ -408,7 +399,7 @@ def draw_all(solution: Solution, folder: Path) -> int:
             path.unlink(missing_ok=True)  # an older drawing would be taken for the answer of today's code
             reason = _reason_to_skip(error)
             failed += not reason
-            print(f"  {'skipped' if reason else 'FAILED ':<9}{name:<10}{reason or _described(error)}")
+            print(f"  {'skipped' if reason else 'FAILED ':<9}{name:<10}{reason or _described(error, solution)}")
         else:
             print(f"  {'drawn':<9}{name:<10}{_shown(path)}{f'  ({remark})' if remark else ''}")
     return failed
@@ -433,23 +424,17 @@ def _reason_to_skip(error: BaseException) -> str:
     return f"{text} is not done yet" if is_stub else ""
 
 
-def _described(error: BaseException) -> str:
+def _described(error: BaseException, solution: Solution) -> str:
     """Return the error on one line, with the last line of the student's that led to it."""
     text = " ".join(str(error).split())
-    text = (
-        f"{type(error).__name__}: {text if len(text) <= 200 else text[:200] + '...'}" if text else type(error).__name__
-    )
+    text = f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
     if isinstance(error, SyntaxError):
         return text
-    own = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent.name == "student"
-    ]
-    place = (
-        f"  (student/{Path(own[-1].filename).name}, line {own[-1].lineno})"
-        if own
-        else "  (in what a function returned)"
-    )
-    return text + place
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent.name == solution.package]
+    if not own:
+        return f"{text}  (in what a function of yours returned)"
+    return f"{text}  ({solution.package}/{Path(own[-1].filename).name}, line {own[-1].lineno})"
 
 
 def _shown(path: Path) -> str:

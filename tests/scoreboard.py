@@ -150,19 +150,23 @@ def render(rows: Iterable[Row], lines: Iterable[str], width: int, colour: bool) 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for heading, justify in (
-        ("", "left"),
-        ("problem", "left"),
-        ("points", "right"),
-        ("public tests", "left"),
-        ("", "left"),
-    ):
-        table.add_column(heading, justify=justify, no_wrap=heading != "", overflow="fold")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False)
+    table.add_column("")
+    table.add_column("problem", no_wrap=True)
+    table.add_column("points", justify="right")
+    table.add_column("public tests", no_wrap=True)
+    table.add_column("")
     for row in rows:
-        points = f"{row.problem.points:g}" + (" bonus" if row.problem.bonus else "")
-        status = Text(row.status, style=COLOURS[row.status])
-        table.add_row(row.problem.number, row.problem.id, points, status, Text(row.remark, style="dim"))
-    console = Console(file=io.StringIO(), width=width, force_terminal=colour, no_color=not colour, highlight=False)
-    console.print(Group(table, Text(""), *map(Text, lines)))
-    return console.file.getvalue()
+        points = f"+{row.problem.points:g}" if row.problem.bonus else f"{row.problem.points:g}"
+        table.add_row(
+            row.problem.number,
+            row.problem.id,
+            points,
+            Text(row.status, style=COLOURS.get(row.status, "")),
+            Text(row.remark, style="dim"),
+        )
+    text = io.StringIO()
+    Console(file=text, width=width, force_terminal=colour, no_color=not colour, highlight=False).print(
+        Group(table, "", *map(Text, lines))
+    )
+    return text.getvalue()

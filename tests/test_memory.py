@@ -163,7 +163,7 @@ def test_deep_linear_training_bytes_agrees_with_a_measurement():
 
     def pack(tensor):
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
+        return tensor.detach()
 
     x = torch.ones(3, 4)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

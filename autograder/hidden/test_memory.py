@@ -152,7 +152,7 @@ def test_storage_bytes_tells_meta_tensors_apart(compare: Any, seed: int) -> None
         x, y = (torch.empty(random.randint(2, 9), random.randint(2, 9), device="meta") for _ in range(2))
         return [
             lib.memory.storage_bytes(tensors)
-            for tensors in ([x, y], [x, x.T, y[1:], y], [x, torch.empty(x.shape, device="meta")])
+            for tensors in ([x, y], [x, x.T, y, y[1:]], [x, torch.empty(x.shape, device="meta")])
         ]
 
     compare("memory.storage_bytes", probe)
@@ -263,7 +263,7 @@ def scenes_of_state(case: str, seed: int) -> Iterator[Scene]:
             model[1].zero_grad()
         optimizer.step()
         if case == "Python counters":
-            moments = torch.zeros(2, sum(p.numel() for p in parameters), dtype=dtype)  # all in one buffer
+            moments = torch.zeros(2, 3 + sum(p.numel() for p in parameters), dtype=dtype)  # all in one buffer
             for p in parameters:
                 optimizer.state[p] = {
                     "step": 7,
@@ -359,8 +359,8 @@ def saved_bytes(fn: Callable[..., Any], inputs: list[Tensor], parameters: list[T
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        saved.append(tensor)
-        return tensor
+        saved.append(tensor.detach())
+        return saved[-1]
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = fn(*inputs)
@@ -444,13 +444,14 @@ def calls(case: str, seed: int) -> list[Call]:
             return x.exp()
 
         return [(without, [x], []), (torch.exp, [x.detach()], []), (lambda x: x + 1, [x], []), (lambda: None, [], [])]
-    if case == "dropped":  # graphs that die while fn runs: their memory may be given to the next
+    if case == "dropped":  # graphs that die while fn runs: their memory is given to the next, at this size reliably
 
         def forget(x: Tensor) -> None:
-            for _ in range(4):
-                x.exp()
+            for _ in range(8):
+                (x * 2).square()
 
-        return [(forget, [x], []), (lambda x: [x.exp().sum().item() for _ in range(3)], [x], [])]
+        large = leaf(50, 100)
+        return [(forget, [large], []), (lambda x: [x.exp().sum().item() for _ in range(3)], [large], [])]
     assert case == "backward inside"
     return [(lambda x: torch.autograd.grad((x @ w).tanh().sum(), x), [x], [w])]
 

@@ -92,7 +92,7 @@ def test_training_days_refuses_what_cannot_be(compare):
             return lib.napkin.training_days(parameters, tokens, devices, flop_per_sec, mfu)
 
         return (
-            days(mfu=1.0),
+            days(tokens=0, mfu=1.0),
             refusal(lambda: days(mfu=0), names=0),
             refusal(lambda: days(mfu=-0.25), names=-0.25),
             refusal(lambda: days(mfu=1.01), names=1.01),
@@ -197,7 +197,6 @@ def test_max_parameters_refuses_what_cannot_be(compare):
     def probe(lib):
         max_parameters = lib.napkin.max_parameters
         return (
-            max_parameters(4, 1000, 16),
             max_parameters(0, 80e9, 16),
             max_parameters(8, 0, 16),
             refusal(lambda: max_parameters(8, 80e9, 0), names=0),

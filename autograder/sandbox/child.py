@@ -26,8 +26,10 @@ REQUEST = struct.Struct("<QI")  # ticket, length of the pickled probe that follo
 # Descriptors of a child. Two pipes instead of one socket: a socket could carry descriptors to the grader.
 _REQUESTS, _REPLIES, _RULES = 3, 4, 5
 
-SET_UP_FAILED = 98
+READY = b"R"  # written once locked, before student code runs: a death without it is the sandbox's fault
+_SET_UP_FAILED = 98
 _ORPHANED = 96
+_PROJECT = os.path.realpath(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,15 @@ def run(cell: Cell, pipes: Pipes) -> NoReturn:
         if cell.filter is not None:
             stage = "seccomp"
             cell.filter.load()
+        _write(READY)
     except BaseException as error:
         with suppress(BaseException):
             os.write(2, f"sandbox: {stage} failed: {error!r}\n".encode())
-        os._exit(SET_UP_FAILED)
-    _serve(cell)
+        os._exit(_SET_UP_FAILED)
+    try:
+        _serve(cell)
+    finally:  # what a signal or a hostile exception raises must not unwind into the zygote's frames
+        os._exit(1)
 
 
 def _keep_only(pipes: Pipes, rules: int | None) -> None:
@@ -152,7 +158,7 @@ def _move_in(cell: Cell) -> None:
     tempfile.tempdir = None
     sys.dont_write_bytecode = True
     sys.argv[:] = ["student"]
-    sys.path[:] = [path for path in sys.path if path and not Path(path, "autograder").is_dir()]
+    sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != _PROJECT]
     sys.modules["autograder"].__path__ = []  # what is loaded can be used, nothing more of it can be imported
     sys.meta_path.insert(0, Finder(cell.submission, cell.codes))
     gc.set_threshold(10_000)  # collections that copy the zygote's pages are rare

@@ -8,8 +8,11 @@ from pathlib import Path
 from autograder.sandbox.syscalls import uid_runs
 
 
-def kill_uid(uid: int) -> None:
-    """End every process of `uid`, whatever it forks meanwhile: kill(-1) holds the kernel's list of tasks."""
+def kill_uid(uid: int, expected: set[int]) -> None:
+    """End every process of `uid`, whatever it forks meanwhile: kill(-1) holds the kernel's list of tasks.
+
+    Those that it ends become children of this process, which must have no others but `expected`, and count until they are reaped.
+    """
     while uid_runs(uid):
         pid = os.fork()
         if pid == 0:
@@ -21,13 +24,14 @@ def kill_uid(uid: int) -> None:
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
+        kill_orphans(expected)
 
 
 def kill_orphans(expected: set[int]) -> None:
     """End every child of this process but `expected`.
 
-    The zygote is a subreaper, so what a dead child had started is its own child now. Where children have no uid of their own
-    this takes the place of `kill_uid`; seccomp has refused fork already, so it finds something only without it.
+    The zygote is a subreaper, so what a dead child had started is its own child now. seccomp has refused fork already, so this
+    finds something only without it.
     """
     while True:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as children:  # noqa: PTH123
@@ -54,8 +58,10 @@ def disk_usage(top: str, most_entries: int) -> float:
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
-        except OSError:  # the child removes what we look at, or has shut it against its own uid
+        except (FileNotFoundError, NotADirectoryError):  # the child removes what we look at
             continue
+        except OSError:  # a path longer than the kernel takes, a folder shut against us: to hide what is below
+            return float("inf")
     return total
 
 
@@ -64,8 +70,11 @@ def empty(top: Path) -> None:
 
     Neither recursion (folders 3000 deep) nor symbolic links are followed: a folder's folders are moved up to `top` before it is
     removed, so that no path grows long. Folders without permissions (chmod 000) are opened again first.
+
+    Raises:
+        OSError: if something stays.
     """
-    moved = 0
+    top.chmod(0o700)
     while True:
         with os.scandir(top) as scan:
             entries = list(scan)
@@ -80,9 +89,8 @@ def empty(top: Path) -> None:
                 below = list(scan)
             for item in below:
                 if item.is_dir(follow_symlinks=False):
-                    moved += 1
                     os.chmod(item.path, 0o700)  # noqa: PTH101
-                    os.rename(item.path, top / f".moved{moved}")  # noqa: PTH104
+                    os.rename(item.path, top / os.urandom(8).hex())  # noqa: PTH104  # a name that nobody can have taken
                 else:
                     os.unlink(item.path)  # noqa: PTH108
             os.rmdir(entry.path)  # noqa: PTH106

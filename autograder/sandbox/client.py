@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from autograder.sandbox import cleanup, codec, syscalls, uids
-from autograder.sandbox.child import REQUEST, SET_UP_FAILED
+from autograder.sandbox.child import READY, REQUEST
 from autograder.sandbox.codec import RemoteError
 from autograder.sandbox.limits import LIMITS
 from autograder.sandbox.package import importing
@@ -137,14 +137,15 @@ class Sandbox:
         while "loaded" not in self._hear():
             self._ready.pop().close_pipes()  # kept ready for the submission before; the zygote has ended it
 
-    def child(self, part: str) -> "Child":
-        """Return a fresh child that is importing the student's module `part`."""
+    def child(self, part: str | None) -> "Child":
+        """Return a fresh child that is importing the student's module `part`; None: one that runs no student code."""
         if not self._ahead:
             self._tell({"do": "fork"})
         while not self._ready:
             self._hear()
         child = self._ready.popleft()
-        child.send(importing(part))
+        if part is not None:
+            child.send(importing(part))
         return child
 
     def end(self, pid: int, report: bool = False, last: bool = False) -> dict[str, Any]:
@@ -201,6 +202,7 @@ class Child:
             os.set_blocking(fd, False)
         self._outbox = bytearray()
         self._inbox = bytearray()
+        self._locked = False  # it has said READY, so from here on its end is the student's doing
         self._tickets: deque[int] = deque()
         self._cpu_before = 0.0  # CPU seconds when the last answer came
         self._next_look = 0.0
@@ -286,9 +288,13 @@ class Child:
         return None
 
     def _push(self) -> None:
-        with suppress(BlockingIOError, BrokenPipeError):  # a broken pipe shows as the end of the replies
+        try:
             while self._outbox:
                 del self._outbox[: os.write(self._requests, self._outbox)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # shows as the end of the replies; polling a pipe that nobody reads would not wait
+            self._outbox.clear()
 
     def _pull(self) -> bool:
         """Read replies; return whether there may be more."""
@@ -297,6 +303,9 @@ class Child:
         except BlockingIOError:
             return True
         self._inbox += data
+        if data and not self._locked:
+            self._locked = True
+            del self._inbox[: len(READY)]
         return bool(data)
 
     def _drain(self) -> None:
@@ -313,7 +322,7 @@ class Child:
         self._drain()
         ending = self._sandbox.end(self.pid, report=True)
         self.close_pipes()
-        if ending["exit"] == SET_UP_FAILED:
+        if not self._locked:  # by no exit status, which a student can choose
             raise SandboxBroken(f"a child could not lock itself down: {self.printed.decode(errors='replace').strip()}")
         return Died(ending["signal"], ending["exit"])
 
@@ -328,7 +337,7 @@ def _make_root(for_other_users: bool) -> Path:
                 if not folder.stat().st_mode & 0o001:
                     raise SandboxBroken(f"temporary files go to {root.parent}, which other users cannot enter: set TMPDIR")
         for name in ("cells", "submission"):
-            (root / name).mkdir(mode=0o755)
+            (root / name).mkdir(mode=0o711)  # to be passed through, not listed
     except BaseException:
         shutil.rmtree(root)
         raise

@@ -26,6 +26,7 @@ MAX_NODES = 200_000
 MAX_DEPTH = 64
 MAX_KEYS = 4_000  # of all dicts in a frame: keys whose hashes collide make a dict quadratic
 MAX_ELEMENTS = 1 << 22  # logical elements of all tensors in a frame: a stride of 0 makes them out of nothing
+MAX_HEX = 3_500  # digits of an int: Python refuses to print one of more than 4300 decimal digits
 MAX_TEXT = 20_000  # characters of an exception's message or traceback
 ALIGNMENT = 64
 
@@ -93,9 +94,11 @@ class RemoteError:
 def encode(value: object, ticket: int) -> list[bytes | memoryview]:
     """Return the parts of the frame that carries `value` under the request's `ticket`."""
     encoder = _Encoder()
-    tree = encoder.node(value, 0)
-    header = _pack(["value", tree, [len(blob) for blob in encoder.blobs]])
-    if len(header) > MAX_HEADER or sum(map(len, encoder.blobs)) > MAX_BLOBS:
+    try:
+        header = _pack(["value", encoder.node(value, 0), [len(blob) for blob in encoder.blobs]])
+        if len(header) > MAX_HEADER or sum(len(blob) + -len(blob) % ALIGNMENT for blob in encoder.blobs) > MAX_BLOBS:
+            raise _TooLarge
+    except _TooLarge:
         encoder, header = _Encoder(), _pack(["value", ["opaque", "something too large"], []])
     parts: list[bytes | memoryview] = [b"", header]
     size = 0
@@ -133,23 +136,27 @@ def _clean(text: object) -> str:
     return str(text).encode("utf-8", "replace").decode()
 
 
+class _TooLarge(Exception):
+    """The decoder would refuse this, as it would a forgery."""
+
+
 class _Encoder:
     """Turns one value into a tree of msgpack nodes and the blobs that it points to."""
 
     def __init__(self) -> None:
         self.blobs: list[memoryview] = []
         self._storages: dict[int, tuple[int, torch.UntypedStorage]] = {}  # held, so that no address is used twice
-        self._nodes = 0
+        self._nodes = self._keys = self._elements = 0
 
     def node(self, value: Any, depth: int) -> Any:
         self._nodes += 1
-        if depth > MAX_DEPTH - 2 or self._nodes > MAX_NODES:
-            return ["opaque", "something too deep or too large"]
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            raise _TooLarge
         kind = type(value)
         if value is None or kind in (bool, float, bytes):
             return value
         if kind is int:
-            return value if -(2**63) <= value < 2**63 else ["int", hex(value)[:4000]]
+            return value if -(2**63) <= value < 2**63 else ["int", hex(value)[:MAX_HEX]]
         if kind is str:
             return _clean(value)
         if kind is list:
@@ -157,17 +164,32 @@ class _Encoder:
         if isinstance(value, tuple):  # named tuples and torch.Size too
             return ["tuple", *(self.node(item, depth + 1) for item in value)]
         if isinstance(value, dict):
-            return ["dict", *(self.node(item, depth + 1) for pair in value.items() for item in pair)]
+            return self._dict(value, depth)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, np.ndarray) and value.dtype.name in _NUMPY_DTYPES:
-            flat = np.ascontiguousarray(value).reshape(-1)
+        if kind is np.ndarray and value.dtype.name in _NUMPY_DTYPES:
+            self._count(value.size, value.shape)
+            flat = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(-1)
             return ["array", value.dtype.name, list(value.shape), self._blob(memoryview(flat.view(np.uint8)))]
         if isinstance(value, np.generic):
             return ["numpy", value.dtype.name]
         if isinstance(value, torch.dtype):
             return ["dtype", str(value).removeprefix("torch.")]
         return ["opaque", _clean(kind.__qualname__)[:200]]
+
+    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
+        self._keys += len(value)
+        if self._keys > MAX_KEYS:
+            raise _TooLarge
+        items = [self.node(item, depth + 1) for pair in value.items() for item in pair]
+        if list in map(type, items[::2]):  # a node, and so no plain value
+            return ["opaque", "dict with keys that are not plain"]
+        return ["dict", *items]
+
+    def _count(self, elements: int, sizes: Sequence[int]) -> None:
+        self._elements += elements
+        if self._elements > MAX_ELEMENTS or len(sizes) > 32 or any(size > MAX_ELEMENTS for size in sizes):
+            raise _TooLarge
 
     def _blob(self, data: memoryview) -> int:
         self.blobs.append(data)
@@ -178,6 +200,7 @@ class _Encoder:
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout != torch.strided or name not in _DTYPES or device not in _DEVICES:
             return ["opaque", f"a {tensor.layout} tensor of {name} on {device}".replace("torch.", "")]
+        self._count(tensor.numel(), tensor.shape)
         plain = tensor.detach().cpu().resolve_conj().resolve_neg()
         storage, offset = plain.untyped_storage(), plain.storage_offset()
         if storage.nbytes() > 4 * plain.nbytes + 4096:  # a small view of a big storage: send what it can reach, alone
@@ -253,7 +276,7 @@ class _Decoder:
     def __init__(self, blobs: bytearray, spans: Sequence[tuple[int, int]]) -> None:
         self._bytes = torch.frombuffer(blobs, dtype=torch.uint8) if blobs else torch.empty(0, dtype=torch.uint8)
         self._spans = spans
-        self._storages: dict[tuple[int, str], torch.Tensor] = {}
+        self._storages: dict[tuple[int, bool], torch.Tensor] = {}
         self._nodes = self._keys = self._elements = 0
 
     def node(self, node: Any, depth: int) -> Any:
@@ -271,7 +294,7 @@ class _Decoder:
                 return tuple([self.node(item, depth + 1) for item in items])
             case ["dict", *items]:
                 return self._dict(items, depth)
-            case ["int", str(text)] if len(text) <= 4000:
+            case ["int", str(text)] if len(text) <= MAX_HEX:
                 try:
                     return int(text, 16)
                 except ValueError:
@@ -321,12 +344,12 @@ class _Decoder:
         extent = offset + 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if count else 0
         if not 0 <= offset <= 1 << 40 or extent * dtype.itemsize > size:
             raise BadFrame("out of its storage")
-        if (blob, name) not in self._storages:
-            raw = self._bytes[start : start + size - size % dtype.itemsize].clone()  # a storage of its own
-            if dtype is torch.bool:
-                raw = raw.ne(0)  # a byte that is neither 0 nor 1 is undefined behaviour
-            self._storages[blob, name] = raw.view(dtype)
-        storage = self._storages[blob, name]
+        key = blob, dtype is torch.bool
+        if key not in self._storages:  # one a blob, not one a dtype: 32 MB seen as 17 dtypes would become 544
+            raw = self._bytes[start : start + size]
+            # A storage of its own. A bool's byte that is neither 0 nor 1 is undefined behaviour.
+            self._storages[key] = raw.ne(0) if dtype is torch.bool else raw.clone()
+        storage = self._storages[key][: size - size % dtype.itemsize].view(dtype)
         try:
             return torch.as_strided(storage, shape, stride, offset if count else 0)
         except RuntimeError as error:

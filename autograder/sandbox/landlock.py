@@ -46,6 +46,13 @@ def python_paths() -> list[str]:
     return sorted({os.path.realpath(path) for path in [sys.prefix, sys.base_prefix, *packages]})
 
 
+def opens(path: str) -> bool:
+    """Tell whether every child may read `path`: it lies in a system folder, or in the folder of the virtual environment."""
+    real = os.path.realpath(path)
+    folders = (os.path.realpath(folder) for folder in (*_SYSTEM, *python_paths()))
+    return any(os.path.commonpath([real, folder]) == folder for folder in folders)
+
+
 def build(readable: Iterable[str], writable: Iterable[str]) -> int:
     """Return the descriptor of a new rule set: system and Python folders and `readable` to read, `writable` to write.
 

@@ -9,6 +9,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import marshal
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ def compiled(root: Path) -> dict[str, bytes]:
     Compiling runs nothing, but a hostile source can crash the compiler: this runs in a locked child.
     """
     codes = {}
+    warnings.simplefilter("ignore")  # thousands of them fill a pipe that nobody reads meanwhile
     for path in sorted(root.rglob("*.py")):
         try:
             code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)

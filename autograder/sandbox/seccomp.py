@@ -7,16 +7,17 @@ A deny list, since what PyTorch, OpenMP and glibc call differs between releases;
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 
-from autograder.sandbox.syscalls import ON_X86, PR_SET_PDEATHSIG, PR_SET_SECCOMP, prctl
+from autograder.sandbox.syscalls import ON_X86, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, PR_SET_SECCOMP, prctl
 
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOSYS, _EOPNOTSUPP = 1, 38, 95
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ARCHITECTURE = 0xC000003E if ON_X86 else 0xC00000B7
 _LAST_KNOWN = 462  # newer calls are unknown here, and so are x32's numbers, which begin at 2**30
 _CLONE_THREAD = 0x00010000
-_AF_UNIX = 1
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPES = 1, 1, 0xF
 _MODE_FILTER = 2
 _PID = -1  # stands in a program for the pid of the process that loads it
 
@@ -33,7 +34,15 @@ _DENIED: dict[str, dict[str, tuple[int | None, int | None]]] = {
     "start a process that outlives the test, or another program": dict(
         fork=(57, None), vfork=(58, None), execve=(59, 221), execveat=(322, 281),
     ),
-    "talk to the network or to a service of this machine": dict(socket=(41, 198)),
+    "talk to the network or to a service of this machine": dict(
+        socket=(41, 198), connect=(42, 203), bind=(49, 200), listen=(50, 201),
+    ),
+    "change, or watch, the files of the grader's user that it cannot open: Landlock does not cover these": dict(
+        chmod=(90, None), fchmod=(91, 52), fchmodat=(268, 53), fchmodat2=(452, 452), chown=(92, None), fchown=(93, 55),
+        lchown=(94, None), fchownat=(260, 54), setxattr=(188, 5), lsetxattr=(189, 6), fsetxattr=(190, 7),
+        removexattr=(197, 14), lremovexattr=(198, 15), fremovexattr=(199, 16), utime=(132, None), utimes=(235, None),
+        futimesat=(261, None), utimensat=(280, 88), truncate=(76, 45), inotify_init=(253, None), inotify_init1=(294, 26),
+    ),
     "reach kernel code that filters do not see or that is often broken": dict(
         io_uring_setup=(425, 425), io_uring_enter=(426, 426), io_uring_register=(427, 427), bpf=(321, 280),
         userfaultfd=(323, 282), keyctl=(250, 219), add_key=(248, 217), request_key=(249, 218), personality=(135, 92),
@@ -60,14 +69,20 @@ _DENIED: dict[str, dict[str, tuple[int | None, int | None]]] = {
         sched_setattr=(314, 274),
     ),
 }  # fmt: skip
-_CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
+_CLONE, _CLONE3, _SOCKETPAIR, _FALLOCATE = (56, 220), (435, 435), (53, 199), (285, 47)
 _KILL_CALL, _TGKILL = (62, 129), (234, 131)
 _PRCTL, _PRLIMIT64, _SCHED_SETAFFINITY = (157, 167), (302, 261), (203, 122)
+_FCNTL, _IOCTL = (72, 25), (16, 29)
+_DENIED_PRCTL = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE)  # surviving the zygote; becoming readable to others of this uid
+# Having the kernel send a signal of one's choice to any process of the same user when a pipe can be read; making others wait.
+_DENIED_FCNTL = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+_DENIED_IOCTL = (0x5452, 0x8901, 0x8902)  # FIOASYNC, FIOSETOWN, SIOCSPGRP
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 _PERMIT: Instruction = (_RETURN, 0, 0, _ALLOW)
 _REFUSE: Instruction = (_RETURN, 0, 0, _ERRNO | _EPERM)
 _LOAD_FIRST_ARGUMENT: Instruction = (_LOAD, 0, 0, 16)
+_LOAD_SECOND_ARGUMENT: Instruction = (_LOAD, 0, 0, 24)
 
 
 def program() -> list[Instruction]:
@@ -96,12 +111,20 @@ def program() -> list[Instruction]:
         rule(call, _LOAD_FIRST_ARGUMENT, (_EQUAL, 0, 1, _PID), _PERMIT, _REFUSE)
     for call in (_PRLIMIT64, _SCHED_SETAFFINITY):
         rule(call, _LOAD_FIRST_ARGUMENT, (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _PID), _PERMIT, _REFUSE)
-    rule(_SOCKETPAIR, _LOAD_FIRST_ARGUMENT, (_EQUAL, 0, 1, _AF_UNIX), _PERMIT, _REFUSE)
-    # Surviving the zygote; becoming readable to others of this uid.
-    survive = ((_EQUAL, 2, 0, PR_SET_PDEATHSIG), (_EQUAL, 1, 0, 4), _PERMIT, _REFUSE)
-    rule(_PRCTL, _LOAD_FIRST_ARGUMENT, *survive)
+    # A datagram socket can still send to any other by its name, pair or not.
+    is_unix = (_LOAD_FIRST_ARGUMENT, (_EQUAL, 0, 4, _AF_UNIX))
+    is_stream = (_LOAD_SECOND_ARGUMENT, (_AND, 0, 0, _SOCK_TYPES), (_EQUAL, 0, 1, _SOCK_STREAM))
+    rule(_SOCKETPAIR, *is_unix, *is_stream, _PERMIT, _REFUSE)
+    rule(_PRCTL, _LOAD_FIRST_ARGUMENT, *_none_of(_DENIED_PRCTL))
+    rule(_FCNTL, _LOAD_SECOND_ARGUMENT, *_none_of(_DENIED_FCNTL))
+    rule(_IOCTL, _LOAD_SECOND_ARGUMENT, *_none_of(_DENIED_IOCTL))
+    rule(_FALLOCATE, (_RETURN, 0, 0, _ERRNO | _EOPNOTSUPP))  # fills a disk faster than anyone looks; glibc then writes
     code.append(_PERMIT)
     return code
+
+
+def _none_of(values: Sequence[int]) -> list[Instruction]:
+    return [*((_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)), _PERMIT, _REFUSE]
 
 
 class _Program(ctypes.Structure):

@@ -116,6 +116,7 @@ class Zygote:
         assert self._submission is not None
         if slot.rules is None and self._features.landlock:
             slot.rules = landlock.build([str(self._submission)], [str(slot.folder)])
+        slot.folder.chmod(0o700)  # the child before may have shut or opened it
         if uid is not None:
             os.chown(slot.folder, uid, uid)
         request_read, request_write = os.pipe()
@@ -161,12 +162,12 @@ class Zygote:
                     kill(pid, signal.SIGKILL)
             _reap(pid, grace=None)
         if uid is not None:
-            cleanup.kill_uid(uid)
+            cleanup.kill_uid(uid, set(self._live))
         else:
             cleanup.kill_orphans(set(self._live))
-        with suppress(OSError):
+        with suppress(OSError):  # a folder that cannot be emptied stays busy: no other child may find what is in it
             cleanup.empty(slot.folder)
-        slot.busy = False
+            slot.busy = False
         if not by_itself:
             return {"signal": None, "exit": None}
         if os.WIFSIGNALED(status):
@@ -190,6 +191,7 @@ class Zygote:
             if not chunk:
                 break
             frame += chunk
+            frame = frame.removeprefix(child.READY)  # no frame begins with it: see codec.MAGIC
             if len(frame) >= codec.HEAD.size:
                 with suppress(codec.BadFrame):
                     header, blobs = codec.frame_sizes(frame[: codec.HEAD.size], 0)

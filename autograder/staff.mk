@@ -1,0 +1,49 @@
+# The targets of instructors and TAs: part of the Makefile where this folder is.
+
+.PHONY: grade verify check bench stubs release
+STAFF := grader dev
+
+#:
+#: For instructors and TAs
+#:
+#:   make grade SUBMISSION=reference   grade a folder or a zip; OUT=results.json says where the results go
+grade:
+	@test -n "$$SUBMISSION" || { echo 'say what to grade: make grade SUBMISSION=<folder or zip> [OUT=results.json]' >&2; exit 2; }
+	@test -e "$$SUBMISSION" || { printf 'there is no %s\n' "$$SUBMISSION" >&2; exit 2; }
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder grade $${OUT:+--out "$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$SUBMISSION"
+
+#:   make verify                       the reference gets every point and the stubs get none, or it fails
+verify:
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder verify $${ISOLATION:+--isolation "$$ISOLATION"}
+
+#:   make check                        lint, types, old and new Pythons, the package's own tests, verify
+check:
+	$(call environment,$(STAFF))
+	$(VENV) -m ruff check .
+	$(VENV) -m ruff format --check .
+	$(VENV) -m mypy
+	@for python in python3.10 python3.11 python3.12 python3.13 python3.14; do \
+	    $$python -c '' 2>/dev/null || continue; \
+	    echo "byte-compiling with $$python"; \
+	    find handout student tests reference autograder -name '*.py' -exec $$python -I -W error::SyntaxWarning -c \
+	        'import sys; [compile(open(path, "rb").read(), path, "exec") for path in sys.argv[1:]]' {} + || exit 1; \
+	done
+	$(VENV) -m pytest autograder/tests
+	$(VENV) -m autograder verify
+
+#:   make bench                        time and memory of grading, against plain pytest
+bench:
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder bench
+
+#:   make stubs                        write student/ anew from reference/
+stubs:
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder stubs
+
+#:   make release                      pack what students get
+release:
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder.release

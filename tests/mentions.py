@@ -1,0 +1,661 @@
+"""What a source mentions: every name as what it stands for, found without running anything.
+
+`Package` cuts each of a student's files into *pieces*, its top-level statements. A piece binds names, uses names of the
+student's own files, and mentions what lies outside of them. A name is followed to what it stands for: through imports, aliases
+(`T = torch`), `getattr` with a literal name, and from file to file. "torch.optim.AdamW" is called that, however it was written.
+
+A module that is bound to a plain name is not mentioned: what counts is where that alias is used. A module that is used in any
+other way (in a list, as an argument, as an attribute) is mentioned by its own name, since nobody can follow it further.
+"""
+
+import ast
+import builtins
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+_PACKAGE = "student"  # how files of the package are imported with their full name
+
+# Libraries in which no rule refuses anything: all of it may be imported with *.
+_STARS_ALLOWED = frozenset({"math", "einops", "typing", "jaxtyping", "collections", "collections.abc", "dataclasses"})
+
+
+class Kind(Enum):
+    """Of what kind something mentioned is."""
+
+    LIBRARY = "a dotted name of a library, 'torch.optim.AdamW', or of Python itself, 'builtins.eval'"
+    ATTRIBUTE = "an attribute of a value whose type the source does not say"
+    OLD_WAY = "an operator or an index that takes axes by their place: '@', '[..., None]'"
+    OTHER_PART = "another part's file"
+
+
+@dataclass(frozen=True)
+class Mention:
+    """Something that a piece uses and that lies outside of the student's files, or in another part's."""
+
+    file: str
+    line: int
+    kind: Kind
+    name: str
+    called: bool = False
+
+
+@dataclass(eq=False)
+class Piece:
+    """A top-level statement."""
+
+    node: ast.stmt
+    binds: set[str] = field(default_factory=set)
+    mentions: list[Mention] = field(default_factory=list)
+    uses: set[tuple[str, str]] = field(default_factory=set)  # (module, name) in the student's files; "*" is all of it
+
+    @property
+    def runs_at_import(self) -> bool:
+        """Whether the statement does something when its file is imported, other than to define names."""
+        if isinstance(self.node, (ast.Assign, ast.AnnAssign)):
+            targets = self.node.targets if isinstance(self.node, ast.Assign) else [self.node.target]
+            return any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)
+        return not isinstance(
+            self.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        )
+
+
+# What a name can stand for. "library": a dotted name. "own": a name in a file of the student's, or the file itself if that name is
+# empty. "instance": an object of a class in such a file. "part", an import statement can also name another part's file.
+@dataclass(frozen=True, order=True)
+class _Library:
+    name: str
+
+
+@dataclass(frozen=True, order=True)
+class _Own:
+    module: str
+    name: str = ""  # empty: the module itself
+
+
+@dataclass(frozen=True, order=True)
+class _Instance:
+    module: str
+    name: str  # of its class
+
+
+_Target: TypeAlias = _Library | _Own | _Instance
+_Origin: TypeAlias = "_Target | ast.expr | None"  # where a name has its value from; None: nobody knows
+_Busy: TypeAlias = frozenset[tuple[int, str]]  # names that are being followed, so that a = b; b = a has an end
+_RECORDS = frozenset({"torch.finfo", "torch.iinfo"})  # called, they give a record, whose fields count as theirs
+
+
+class _Scope:
+    """The names that a module, class or function binds, and where each has its value from."""
+
+    def __init__(self, module: str, parent: "_Scope | None" = None, of: str = "function", class_name: str = "") -> None:
+        self.module, self.parent, self.of, self.class_name = module, parent, of, class_name
+        self.names: dict[str, list[_Origin]] = {}
+        self.bound_elsewhere: set[str] = set()  # declared global or nonlocal
+
+    def bind(self, name: str, origin: _Origin = None) -> None:
+        self.names.setdefault(name, []).append(origin)
+
+    def home(self, name: str) -> "_Scope | None":
+        """Return the scope that binds a name as seen from here. A class's names are not seen in its methods."""
+        if name in self.names:
+            return self
+        scope = self.parent
+        while scope is not None and (name not in scope.names or scope.of == "class"):
+            scope = scope.parent
+        return scope
+
+
+class Package:
+    """A student's files, parsed and read.
+
+    Args:
+        sources: text by path below the package, "einsums.py".
+        parts: the names of the modules that may not import each other.
+    """
+
+    def __init__(self, sources: Mapping[str, str], parts: Collection[str]) -> None:
+        self.parts = parts
+        self.files: dict[str, str] = {}  # module "extra.axes" -> "extra/axes.py"
+        self.scopes: dict[str, _Scope] = {}
+        self.imports: dict[str, set[str]] = {}  # module -> the student's modules that it imports
+        self.stars: dict[str, list[str]] = {}  # module -> those of which it imports everything
+        self.members: dict[tuple[str, str], set[str]] = {}  # (module, class) -> what the class defines
+        self._pieces: dict[str, list[Piece]] = {}
+        trees: dict[str, ast.Module] = {}
+        for file, text in sources.items():
+            try:
+                tree = ast.parse(text)
+            except (SyntaxError, ValueError):
+                continue  # nobody can import it
+            module = ".".join(part for part in PurePosixPath(file).with_suffix("").parts if part != "__init__")
+            trees[module], self.files[module] = tree, file
+        for module, tree in trees.items():
+            self.scopes[module], self.imports[module], self.stars[module] = _Scope(module, of="module"), set(), []
+            self._pieces[module] = [Piece(node) for node in tree.body]
+            for piece in self._pieces[module]:
+                self._bind(module, piece)
+        for module, pieces in self._pieces.items():
+            for piece in pieces:
+                _Reader(self, self.scopes[module], piece).visit(piece.node)
+                if isinstance(piece.node, ast.Expr):  # TABLE.append(...) belongs to TABLE
+                    piece.binds |= {
+                        name for owner, name in piece.uses if owner == module and self._is_variable(module, name)
+                    }
+
+    def reached_from(self, part: str, name: str) -> set[Piece]:
+        """Return the pieces that bind a name of a part's file, or a name that those pieces use, and so on."""
+        found: set[Piece] = set()
+        seen: set[tuple[str, str]] = set()
+        waiting = [(part, name)]
+        while waiting:
+            module, name = place = waiting.pop()
+            if place in seen or module not in self._pieces or (module in self.parts and module != part):
+                continue
+            seen.add(place)
+            waiting += [(other, name) for other in self.stars[module]]
+            for piece in self._pieces[module]:
+                if name == "*" or name in piece.binds:
+                    found.add(piece)
+                    waiting += piece.uses
+        return found
+
+    def pieces_imported_by(self, part: str) -> Iterator[Piece]:
+        """Yield the pieces of a part's file and of the files that importing it imports, other parts' left out."""
+        seen: set[str] = set()
+        waiting = [part]
+        while waiting:
+            module = waiting.pop()
+            if module in self._pieces and module not in seen and (module == part or module not in self.parts):
+                seen.add(module)
+                waiting += self.imports[module]
+                yield from self._pieces[module]
+
+    def stands_for(self, module: str, name: str) -> Iterator[Mention]:
+        """Yield the library's names that a module's own name stands for: `SGD = torch.optim.SGD` solves nothing."""
+        if module in self.scopes and name in self.scopes[module].names:
+            line = next(piece.node.lineno for piece in self._pieces[module] if name in piece.binds)
+            for target in self.resolve_name(name, self.scopes[module]):
+                if isinstance(target, _Library):
+                    yield Mention(self.files[module], line, Kind.LIBRARY, target.name)
+
+    def _bind(self, module: str, piece: Piece) -> None:
+        scope = _Scope(module)
+        _Binder(self, scope).visit(piece.node)
+        piece.binds = set(scope.names)
+        for name, origins in scope.names.items():
+            for origin in origins:
+                self.scopes[module].bind(name, origin)
+
+    def _is_variable(self, module: str, name: str) -> bool:
+        """Whether a name is bound by an assignment, so that other statements may add to its value."""
+        binding = [piece.node for piece in self._pieces[module] if name in piece.binds]
+        return any(isinstance(node, (ast.Assign, ast.AnnAssign)) for node in binding)
+
+    # --- the student's own modules ---
+
+    def locate(self, module: str, level: int, name: str | None) -> str | None:
+        """Return the student's module ("" is the package) that an import in `module` names, or None for a library."""
+        parts = name.split(".") if name else []
+        if level:
+            is_package = self.files.get(module, "").endswith("__init__.py")
+            above = module.split(".") if module else []
+            return ".".join(above[: len(above) - level + is_package] + parts)
+        return ".".join(parts[1:]) if parts[:1] == [_PACKAGE] else None
+
+    def is_module(self, module: str) -> bool:
+        """Whether the student has, or ought to have, a file or folder of this name."""
+        return module == "" or module in self.parts or any(f"{own}.".startswith(f"{module}.") for own in self.files)
+
+    # --- what names stand for ---
+
+    def resolve(self, node: ast.expr, scope: _Scope, busy: _Busy = frozenset()) -> set[_Target]:
+        """Return all that an expression can stand for, as far as the source says."""
+        if isinstance(node, ast.Name):
+            return self.resolve_name(node.id, scope, busy)
+        if attribute := self.as_attribute(node, scope, busy):
+            value, name = attribute
+            return {
+                found for target in self.resolve(value, scope, busy) for found in self._attribute(target, name, busy)
+            }
+        if isinstance(node, ast.IfExp):
+            return self.resolve(node.body, scope, busy) | self.resolve(node.orelse, scope, busy)
+        if isinstance(node, ast.BoolOp):
+            return {target for value in node.values for target in self.resolve(value, scope, busy)}
+        if isinstance(node, ast.NamedExpr):
+            return self.resolve(node.value, scope, busy)
+        if isinstance(node, ast.Call):
+            return set(self._results(self.resolve(node.func, scope, busy)))
+        return set()
+
+    def resolve_name(self, name: str, scope: _Scope, busy: _Busy = frozenset()) -> set[_Target]:
+        """Return all that a name can stand for."""
+        home = scope.home(name)
+        if home is None:
+            for other in self.stars.get(scope.module, ()):
+                if other in self.scopes and name in self.scopes[other].names:
+                    return self._member(other, name, busy)
+            return {_Library(f"builtins.{name}")} if hasattr(builtins, name) or name == "__builtins__" else set()
+        if (id(home), name) in busy:
+            return set()
+        busy |= {(id(home), name)}
+        found: set[_Target] = set()
+        for origin in home.names[name]:
+            if isinstance(origin, ast.expr):
+                found |= self.resolve(origin, home, busy)
+            elif isinstance(origin, _Own) and origin.name and origin != _Own(home.module, name):
+                found |= self._member(origin.module, origin.name, busy)
+            elif origin is not None:
+                found.add(origin)
+        return found
+
+    def as_attribute(self, node: ast.expr, scope: _Scope, busy: _Busy = frozenset()) -> tuple[ast.expr, str] | None:
+        """Return value and name of `value.name`, which may be written getattr(value, "name")."""
+        if isinstance(node, ast.Attribute):
+            return node.value, node.attr
+        if isinstance(node, ast.Call) and len(node.args) in (2, 3) and isinstance(node.func, (ast.Name, ast.Attribute)):
+            name = node.args[1]
+            is_literal = isinstance(name, ast.Constant) and isinstance(name.value, str)
+            if is_literal and _Library("builtins.getattr") in self.resolve(node.func, scope, busy):
+                return node.args[0], name.value
+        return None
+
+    def _attribute(self, target: _Target, name: str, busy: _Busy) -> set[_Target]:
+        if isinstance(target, _Library):
+            return {_Library(_canonical(f"{target.name}.{name}"))}
+        if isinstance(target, _Own) and not target.name:
+            return self._member(target.module, name, busy)
+        if name in self.members.get((target.module, target.name), ()):
+            return {_Own(target.module, target.name)}  # a method: whoever uses it uses the class
+        return set()
+
+    def _member(self, module: str, name: str, busy: _Busy) -> set[_Target]:
+        """Return what `module.name` stands for, where `module` is the student's."""
+        if module in self.scopes and name in self.scopes[module].names:
+            return {_Own(module, name)} | self.resolve_name(name, self.scopes[module], busy)
+        below = f"{module}.{name}" if module else name
+        return {_Own(below)} if self.is_module(below) else {_Own(module, name)}
+
+    def _results(self, called: Iterable[_Target]) -> Iterator[_Target]:
+        for target in called:
+            if isinstance(target, _Own) and (target.module, target.name) in self.members:
+                yield _Instance(target.module, target.name)
+            elif isinstance(target, _Library) and target.name in _RECORDS:
+                yield target
+
+
+def _canonical(name: str) -> str:
+    """Return `torch.optim` for `torch.nn.functional.torch.optim`: a module that imports torch has it as an attribute."""
+    parts = name.split(".")
+    for library in ("torch", "numpy"):
+        if library in parts:
+            parts = parts[len(parts) - 1 - parts[::-1].index(library) :]
+    return ".".join(parts)
+
+
+class _Binder(ast.NodeVisitor):
+    """Notes which names a statement binds in its own scope, and from where they have their values."""
+
+    def __init__(self, package: Package, scope: _Scope) -> None:
+        self.package, self.scope = package, scope
+
+    # --- definitions: scopes of their own, of which only the name is seen from outside ---
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        self.scope.bind(node.name, _Own(self.scope.module, node.name))
+        for child in ast.walk(node):
+            if isinstance(child, ast.Global):
+                for name in child.names:
+                    self.scope.bind(name)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  # ast's names
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        members = self.package.members.setdefault((self.scope.module, node.name), set())
+        for child in ast.walk(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                members.add(child.name)
+            elif isinstance(child, (ast.Name, ast.Attribute)) and isinstance(child.ctx, ast.Store):
+                members.add(child.id if isinstance(child, ast.Name) else child.attr)
+        self.visit_FunctionDef(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        pass
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        for child in ast.walk(node):
+            if isinstance(child, ast.NamedExpr):  # binds outside of the comprehension
+                self.scope.bind(child.target.id, child.value)
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp  # noqa: N815  # ast's names
+
+    # --- assignments ---
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._assign(target, node.value)
+        self.visit(node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._assign(node.target, node.value)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._assign(node.target, node.value)
+        self.visit(node.value)
+
+    def _assign(self, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            self.scope.bind(target.id, value)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            values = _values_of(target, value)
+            for i, element in enumerate(target.elts):
+                self._assign(element, values[i] if values else None)
+        elif isinstance(target, ast.Starred):
+            self._assign(target.value, None)
+        elif base := _base_name(target):  # TABLE["x"] = ... belongs to TABLE
+            self.scope.bind(base)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):  # for, with
+            self.scope.bind(node.id)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.name:
+            self.scope.bind(node.name)
+        self.generic_visit(node)
+
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:
+        if node.name:
+            self.scope.bind(node.name)
+        self.generic_visit(node)
+
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
+        self.scope.bound_elsewhere |= set(node.names)
+
+    visit_Nonlocal = visit_Global  # noqa: N815  # ast's names
+
+    def visit_If(self, node: ast.If) -> None:
+        for child in [node.test, *([] if _never_runs(node) else node.body), *node.orelse]:
+            self.visit(child)
+
+    # --- imports ---
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            own = self.package.locate(self.scope.module, 0, alias.name)
+            if own is not None:
+                self.package.imports[self.scope.module].add(own)
+                self.scope.bind(alias.asname or _PACKAGE, _Own(own if alias.asname else ""))
+            elif alias.asname:
+                self.scope.bind(alias.asname, _Library(_canonical(alias.name)))
+            else:
+                root = alias.name.split(".")[0]
+                self.scope.bind(root, _Library(root))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        own = self.package.locate(self.scope.module, node.level, node.module)
+        for alias in node.names:
+            bound = alias.asname or alias.name
+            if own is None:
+                if alias.name != "*":
+                    self.scope.bind(bound, _Library(_canonical(f"{node.module}.{alias.name}")))
+                continue
+            self.package.imports[self.scope.module].add(own)
+            below = f"{own}.{alias.name}" if own else alias.name
+            if alias.name == "*":
+                self.package.stars[self.scope.module].append(own)
+            elif self.package.is_module(below):
+                self.package.imports[self.scope.module].add(below)
+                self.scope.bind(bound, _Own(below))
+            else:
+                self.scope.bind(bound, _Own(own, alias.name))
+
+
+class _Reader(ast.NodeVisitor):
+    """Notes what a piece mentions and uses."""
+
+    def __init__(self, package: Package, scope: _Scope, piece: Piece) -> None:
+        self.package, self.scope, self.piece = package, scope, piece
+
+    # --- scopes ---
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for child in [*node.decorator_list, *_defaults(node.args)]:  # and not the annotations
+            self.visit(child)
+        is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list)
+        self._read_function(node.args, node.body, has_self=self.scope.of == "class" and not is_static)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  # ast's names
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        for default in _defaults(node.args):
+            self.visit(default)
+        self._read_function(node.args, [node.body], has_self=False)
+
+    def _read_function(self, arguments: ast.arguments, body: Iterable[ast.AST], has_self: bool) -> None:
+        scope = _Scope(self.scope.module, self.scope)
+        positional = [*arguments.posonlyargs, *arguments.args]
+        for argument in [*positional, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
+            if argument:
+                scope.bind(argument.arg)
+        if has_self and positional:
+            scope.names[positional[0].arg] = [_Instance(self.scope.module, self.scope.class_name)]
+        self._read_in(scope, body)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for child in [*node.decorator_list, *node.bases, *node.keywords]:
+            self.visit(child)
+        self._read_in(_Scope(self.scope.module, self.scope, of="class", class_name=node.name), node.body)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        scope = _Scope(self.scope.module, self.scope)
+        for generator in node.generators:
+            _Binder(self.package, scope).visit(generator.target)
+        outer, self.scope = self.scope, scope
+        self.generic_visit(node)
+        self.scope = outer
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp  # noqa: N815  # ast's names
+
+    def _read_in(self, scope: _Scope, body: Iterable[ast.AST]) -> None:
+        body = list(body)
+        for child in body:
+            _Binder(self.package, scope).visit(child)
+        for name in scope.bound_elsewhere:
+            scope.names.pop(name, None)
+        outer, self.scope = self.scope, scope
+        for child in body:
+            self.visit(child)
+        self.scope = outer
+
+    def visit_If(self, node: ast.If) -> None:
+        for child in [*([] if _never_runs(node) else [node.test, *node.body]), *node.orelse]:
+            self.visit(child)
+
+    # --- aliases ---
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self.visit(target)
+        self._read_value(node.targets, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.visit(node.target)
+        if node.value:
+            self._read_value([node.target], node.value)
+
+    def _read_value(self, targets: list[ast.expr], value: ast.expr) -> None:
+        if len(targets) == 1 and (values := _values_of(targets[0], value)):
+            for target, item in zip(targets[0].elts, values, strict=True):  # type: ignore[attr-defined]  # it has values
+                self._read_value([target], item)
+        elif all(isinstance(target, ast.Name) and self._is_followed(target.id) for target in targets):
+            self._read_alias(value)
+        else:
+            self.visit(value)
+
+    def _is_followed(self, name: str) -> bool:
+        """Whether what is bound to a name here is found where the name is used."""
+        return self.scope.of != "class" and name not in self.scope.bound_elsewhere
+
+    def _read_alias(self, value: ast.expr) -> None:
+        """Visit a value but for what it hands to its name."""
+        if isinstance(value, ast.IfExp):
+            self.visit(value.test)
+            self._read_alias(value.body)
+            self._read_alias(value.orelse)
+        elif isinstance(value, ast.BoolOp):
+            for each in value.values:
+                self._read_alias(each)
+        elif isinstance(value, (ast.Name, ast.Attribute)) or self.package.as_attribute(value, self.scope):
+            self._read_name(value, only_use=True)
+        else:
+            self.visit(value)
+
+    # --- names ---
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._read_name(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._read_name(node)
+
+    def _read_name(self, node: ast.expr, called: bool = False, only_use: bool = False) -> None:
+        """Note what a name, or an attribute of something, stands for.
+
+        Args:
+            node: the name or the attribute.
+            called: whether it is called.
+            only_use: note only which of the student's files it takes, since it stands for an alias.
+        """
+        targets = self.package.resolve(node, self.scope)
+        for target in sorted(targets, key=repr):
+            if not isinstance(target, _Library):
+                self._use(node, target)
+            elif not only_use:
+                self._mention(node, Kind.LIBRARY, target.name, called)
+        base = node
+        while attribute := self.package.as_attribute(base, self.scope):
+            base = attribute[0]
+        if isinstance(base, ast.Name):
+            self._use_name(base.id)
+        if base is not node and not (targets and isinstance(base, ast.Name)):
+            value, name = self.package.as_attribute(node, self.scope) or (base, "")
+            self.visit(value)
+            if not targets:
+                self._mention(node, Kind.ATTRIBUTE, name)
+
+    def _use_name(self, name: str) -> None:
+        home = self.scope.home(name)
+        if home is None:
+            self.piece.uses |= {(other, name) for other in self.package.stars[self.scope.module]}
+        elif home.of == "module":
+            self.piece.uses.add((home.module, name))
+
+    def _use(self, node: ast.AST, target: _Own | _Instance) -> None:
+        # A module that is named alone can be asked for anything.
+        self.piece.uses.add((target.module, target.name or "*"))
+        if target.module not in self.package.imports[self.scope.module]:  # else the import has been noted
+            self._mention_part(node, target.module)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = self.package.resolve(node.func, self.scope)
+        names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        if self.package.as_attribute(node, self.scope):  # getattr(x, "name", default)
+            self._read_name(node)
+            for default in node.args[2:]:
+                self.visit(default)
+            return
+        if _Library("builtins.hasattr") in called and names:
+            self._read_alias(node.args[0])  # asks whether it is there and takes nothing
+            return
+        if {_Library("operator.attrgetter"), _Library("operator.methodcaller")} & called and names:
+            for name in ".".join(names).split("."):
+                self._mention(node, Kind.ATTRIBUTE, name)
+        elif isinstance(node.func, (ast.Name, ast.Attribute)):
+            self._read_name(node.func, called=True)
+        else:
+            self.visit(node.func)
+        for argument in [*node.args, *node.keywords]:
+            self.visit(argument)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "split" and not called:
+            sizes = any(isinstance(each, (ast.List, ast.Tuple)) for each in node.args)
+            if sizes or any(keyword.arg == "dim" for keyword in node.keywords):  # a tensor's: strings know no dim
+                self._mention(node, Kind.OLD_WAY, ".split")
+
+    def _mention(self, node: ast.AST, kind: Kind, name: str, called: bool = False) -> None:
+        file = self.package.files[self.scope.module]
+        self.piece.mentions.append(Mention(file, getattr(node, "lineno", 1), kind, name, called))
+
+    def _mention_part(self, node: ast.AST, module: str) -> None:
+        if module in self.package.parts and module != self.scope.module:
+            self._mention(node, Kind.OTHER_PART, module)
+
+    # --- imports ---
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._mention_part(node, self.package.locate(self.scope.module, 0, alias.name) or "")
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        own = self.package.locate(self.scope.module, node.level, node.module)
+        if own is None:
+            if any(alias.name == "*" for alias in node.names) and node.module not in _STARS_ALLOWED:
+                self._mention(node, Kind.LIBRARY, f"from {node.module} import *")
+            return
+        self._mention_part(node, own)
+        for alias in node.names:
+            below = f"{own}.{alias.name}" if own else alias.name
+            self._mention_part(node, below)
+            if not self.package.is_module(below):
+                self.piece.uses.add((own, alias.name))
+
+    # --- operators and indices ---
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        if isinstance(node.op, ast.MatMult):
+            self._mention(node, Kind.OLD_WAY, "@")
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.op, ast.MatMult):
+            self._mention(node, Kind.OLD_WAY, "@=")
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        by_place = any(
+            (isinstance(index, ast.Constant) and index.value in (None, ...))
+            or (isinstance(index, ast.Slice) and len(indices) > 1)
+            for index in indices
+        )
+        is_type = any(isinstance(target, _Library) for target in self.package.resolve(node.value, self.scope))
+        if by_place and not is_type:  # tuple[int, ...] takes no axis
+            self._mention(node, Kind.OLD_WAY, "[" + ast.unparse(node.slice).strip("()") + "]")
+        self.generic_visit(node)
+
+
+def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+    return [default for default in [*arguments.defaults, *arguments.kw_defaults] if default is not None]
+
+
+def _values_of(target: ast.expr, value: ast.expr | None) -> list[ast.expr]:
+    """Return the value of each target in `a, b = x, y`; nothing where the source does not say which is whose."""
+    several = (ast.Tuple, ast.List)
+    if not isinstance(target, several) or not isinstance(value, several) or len(target.elts) != len(value.elts):
+        return []
+    return [] if any(isinstance(each, ast.Starred) for each in [*target.elts, *value.elts]) else value.elts
+
+
+def _base_name(node: ast.expr) -> str | None:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _never_runs(node: ast.If) -> bool:
+    """Whether an `if` is for type checkers, or for running the file as a program."""
+    test = ast.unparse(node.test)
+    return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or ("__name__" in test and "__main__" in test)
