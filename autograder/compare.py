@@ -118,7 +118,7 @@ class _Walk:
         else:
             if expected == got:
                 return None
-            return Difference(f"{_name(type(expected)).capitalize()} differs.", f"{path}: {got!r}, not {expected!r}")
+            return Difference(f"{_upper(_name(type(expected)))} differs.", f"{path}: {got!r}, not {expected!r}")
         for at, a, b in pairs:
             if difference := self.compare(a, b, at):
                 return difference
@@ -210,7 +210,7 @@ def _type_difference(expected: type, got: Any, path: str) -> Difference | None:
     if type(got) is NumpyScalar:
         reason = f"A NumPy scalar came back where {_name(expected)} is expected."
     else:
-        reason = f"{_name(_type_of(got)).capitalize()} came back where {_name(expected)} is expected."
+        reason = f"{_upper(_name(_type_of(got)))} came back where {_name(expected)} is expected."
     return Difference(reason, f"{path}: {got!r}"[:500])
 
 
@@ -225,6 +225,10 @@ def _wrong_length(kind: str, expected: int, got: int, path: str) -> Difference:
 
 def _key(key: object) -> tuple[str, object]:
     return type(key).__name__, key
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _name(kind: type) -> str:

@@ -16,7 +16,7 @@ from autograder.submission import Submission
 
 _LIBRARY_ERRORS = frozenset({
     "einops.EinopsError", "jaxtyping.TypeCheckError", "numpy.exceptions.AxisError", "pickle.UnpicklingError",
-    "torch.OutOfMemoryError", "torch.AcceleratorError", "json.decoder.JSONDecodeError", "struct.error",
+    "torch.OutOfMemoryError", "bdb.BdbQuit", "torch.AcceleratorError", "json.decoder.JSONDecodeError", "struct.error",
     "numpy.linalg.LinAlgError", "torch._C._LinAlgError", "zipfile.BadZipFile",
 })  # fmt: skip
 
@@ -42,6 +42,8 @@ class Reader:
             frame = self._innermost(outcome)
             text = f"{file} could not be imported: {self._type_name(outcome)}{self._at(frame)}."
             text += self._caret(frame)
+            if b"\0" in self.submission.files.get(file, b""):
+                text += " The file holds NUL bytes: save it as UTF-8."
         else:
             text = f"{file} could not be imported: importing it {self._ending(outcome)}."
         return Feedback(f"{text}\nNo test of this part can run until it imports.", _staff(outcome, printed))
@@ -72,7 +74,8 @@ class Reader:
             return Feedback(f"`{problem}` {self._ending(outcome)}.", _staff(outcome, printed))
         frame = self._innermost(outcome)
         name = self._type_name(outcome)
-        if "builtins.NotImplementedError" in outcome.type_names:
+        of_pytorch = " " in outcome.message  # PyTorch raises NotImplementedError too, with words
+        if "builtins.NotImplementedError" in outcome.type_names and not of_pytorch:
             text = f"Not started: `{problem}` still raises NotImplementedError{self._at(frame)}."
         elif "builtins.SystemExit" in outcome.type_names:
             text = f"`{problem}` called sys.exit(){self._at(frame)}. Return a value, or raise an error, instead."
@@ -97,6 +100,8 @@ class Reader:
             text += " It asked for more memory than the limit of 2 GiB."
         if name == "RecursionError":
             text += " Look for a function that calls itself without an end."
+        if name == "BdbQuit":
+            text += " Remove the breakpoint()."
         return Feedback(text, _staff(outcome, printed))
 
     def _type_name(self, error: RemoteError) -> str:
@@ -104,6 +109,8 @@ class Reader:
             module, _, name = full.rpartition(".")
             known = module == "builtins" and isinstance(getattr(builtins, name, None), type)
             own = module.startswith("student") and self._mentions(rf"class\s+{re.escape(name)}\b")
+            if full in ("builtins.Exception", "builtins.BaseException") and i > 0:
+                break  # says nothing
             if known or own or full in _LIBRARY_ERRORS:
                 return name if i == 0 else f"a kind of {name}"
         return "an exception"
@@ -115,10 +122,9 @@ class Reader:
         """Return the last frame of the student's own code, under the name that they know it by."""
         for frame in reversed(error.frames):
             for name, content in self.submission.files.items():
-                if frame.file.endswith(f"/submission/{_package_folder(frame.file)}/{name}"):
-                    lines = content.count(b"\n") + 1
-                    if 1 <= frame.line <= lines:
-                        return Frame(name, frame.line, min(max(frame.column, 0), 200), frame.function)
+                own = frame.file.endswith(f"/submission/{_package_folder(frame.file)}/{name}")
+                if own and 1 <= frame.line <= len(_lines(content)):
+                    return Frame(name, frame.line, min(max(frame.column, 0), 200), frame.function)
         return None
 
     def _place(self, frame: Frame) -> str:
@@ -134,11 +140,12 @@ class Reader:
         """Show the line of their file where the module broke."""
         if frame is None:
             return ""
-        line = self.submission.files[frame.file].decode("utf-8", "replace").splitlines()[frame.line - 1 :][:1]
-        if not line or not line[0].strip():
+        content = _lines(self.submission.files[frame.file])[frame.line - 1]
+        line = content.decode("utf-8-sig", "replace").expandtabs(1).rstrip()
+        if not line.strip():
             return ""
-        text = f"\n    {line[0].rstrip()}"
-        if 0 < frame.column <= len(line[0]) + 1:
+        text = f"\n    {line[:200]}"
+        if 0 < frame.column <= len(line) + 1:
             text += f"\n    {' ' * (frame.column - 1)}^"
         return text
 
@@ -151,7 +158,9 @@ class Reader:
             case OverDisk():
                 return "wrote more than 256 MiB, or very many, files and was stopped"
             case Died(signal=signal.SIGSEGV | signal.SIGBUS):
-                return "crashed the Python process (segmentation fault): endless recursion in C, or memory it does not own"
+                return (
+                    "crashed the Python process (segmentation fault): endless recursion in C, or memory it does not own"
+                )
             case Died(signal=signal.SIGKILL):
                 return "was killed by the system: most likely it used more memory than there is"
             case Died(signal=signal.SIGXCPU):
@@ -163,6 +172,11 @@ class Reader:
             case Died():
                 return "closed the connection to the grader, so there is no answer"
         return "sent bytes to the grader that no answer consists of"
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Split a source as Python does, which ends lines in the ways of Windows and of old Macs too."""
+    return re.split(rb"\r\n|\r|\n", content)
 
 
 def _package_folder(file: str) -> str:

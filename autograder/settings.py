@@ -15,6 +15,7 @@ class Settings:
     """The file's content."""
 
     seed: int  # hidden inputs derive from it
+    total_seconds: float  # for one submission
 
 
 SETTINGS = Settings(**tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8")))

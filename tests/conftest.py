@@ -210,8 +210,7 @@ def pytest_runtest_makereport(
         elif isinstance(excinfo.value, pytest.fail.Exception) and str(excinfo.value).startswith("Timeout"):
             excinfo.value.msg = f"stopped after {SECONDS_PER_TEST} s: is there a loop that never ends?"
         if item.config.option.tbstyle == "short" and not item.config.getoption("fulltrace"):
-            own = excinfo.traceback.filter(lambda entry: _is_ours(Path(entry.path)))
-            excinfo.traceback = own or excinfo.traceback
+            excinfo.traceback = type(excinfo.traceback)(_own_frames(excinfo.tb))
     report = yield
     report.user_properties.append((KIND, kind))
     tally = item.config.stash[RUN].tallies.get(item.stash.get(PROBLEM, ""))
@@ -287,5 +286,14 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
-def _is_ours(path: Path) -> bool:
-    return path.is_relative_to(STUDENT) or path.is_relative_to(ROOT / "tests")
+def _own_frames(tb: types.TracebackType) -> types.TracebackType:
+    """Return a traceback without the frames of PyTorch, Python and pytest; the same one if it has no others."""
+    entries = [tb]
+    while following := entries[-1].tb_next:
+        entries.append(following)
+    own: types.TracebackType | None = None
+    for entry in reversed(entries):
+        path = Path(entry.tb_frame.f_code.co_filename)
+        if path.is_relative_to(STUDENT) or path.is_relative_to(ROOT / "tests"):
+            own = types.TracebackType(own, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return own or tb

@@ -7,6 +7,7 @@ functions raise is reported in a line, and the others are drawn all the same.
 import argparse
 import importlib
 import importlib.util
+import io
 import math
 import sys
 import traceback
@@ -16,9 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import nn
-from torch.utils.benchmark import Timer
+try:
+    import torch
+    from torch import nn
+    from torch.utils.benchmark import Timer
+except ModuleNotFoundError:  # not the Python of .venv
+    from tests.rerun import in_venv
+
+    in_venv("tests.figures", ["figures"])
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -450,6 +456,8 @@ def main(arguments: list[str] | None = None) -> int:
     if importlib.util.find_spec("matplotlib") is None:
         print("drawing needs matplotlib: python -m pip install matplotlib", file=sys.stderr)
         return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an error's text may have what a Windows console has not
     try:
         return 1 if draw_all(Solution(), options.folder) else 0
     except KeyboardInterrupt:

@@ -273,6 +273,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--student", type=Path, default=ROOT / "student", help="the folder to hand in")
     parser.add_argument("--output", type=Path, default=ROOT / "submission.zip", help="the zip to write")
     options = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may have what a Windows console has not
     try:
         contents = gather(options.student)
         lines, wrong = report(contents, load_assignment(), ROOT)

@@ -19,10 +19,15 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import pytest
+try:
+    import pytest
 
-from handout.problems import Assignment, load_assignment
-from tests.scoreboard import DONE, Tally, next_lines, points_lines, render, rows_to_show
+    from handout.problems import Assignment, load_assignment
+    from tests.scoreboard import DONE, Tally, next_lines, points_lines, render, rows_to_show
+except ModuleNotFoundError:  # not the Python of .venv
+    from tests.rerun import in_venv
+
+    in_venv("tests.watch")
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDENT, TESTS = ROOT / "student", ROOT / "tests"

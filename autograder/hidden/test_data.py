@@ -188,36 +188,35 @@ def test_get_batch_starts_everywhere(observe, seed, num_starts, length):
 
 @number("9.2")
 @weight(0.5)
-@pytest.mark.parametrize("case", ["as many places as rows", "neighbouring rows", "one call after the other"])
+@pytest.mark.parametrize("case", ["one batch", "neighbouring rows", "calls"])
 def test_get_batch_draws_with_replacement(observe, seed, case):
     """get_batch: each row draws its start independently of all other rows, so that a window may come twice."""
+
+    rows, calls, num_places = {"one batch": (3, 48, 3), "neighbouring rows": (6000, 1, 7), "calls": (1, 96, 4)}[case]
 
     def probe(lib):
         generator = torch.Generator().manual_seed(seed)
         with folder() as here:
-            tokens = written(here / "tokens.bin", list(range(10 if case == "neighbouring rows" else 5)), "uint16")
-            if case == "as many places as rows":
-                batches = [lib.data.get_batch(tokens, 2, 3, "cpu", generator) for _ in range(48)]
-            elif case == "neighbouring rows":
-                batches = [lib.data.get_batch(tokens, 6000, 3, "cpu", generator)]
-            else:
-                batches = [lib.data.get_batch(tokens, 1, 3, "cpu", generator) for _ in range(64)]
+            tokens = written(here / "tokens.bin", list(range(num_places + 3)), "uint16")
+            batches = [lib.data.get_batch(tokens, rows, 3, "cpu", generator) for _ in range(calls)]
         return [inputs[:, 0].tolist() for inputs, _ in batches]
 
     starts = observe("data.get_batch", probe, like=[[0]])
-    if case == "as many places as rows":
-        # Two places, two rows: equal in half of the batches. 48 alike have a chance of 2^-48.
-        assert any(a == b for a, b in starts), "No window came twice in a batch: starts are drawn without replacement."
-        assert any(a != b for a, b in starts), "All rows of a batch start at one place."
+    if case == "one batch":
+        # Three places, three rows: all different in 2 of 9 batches, all equal in 1 of 9. 48 alike: at most (2/9)^48.
+        assert any(len(set(batch)) < rows for batch in starts), "No window comes twice in a batch: drawn without replacement."
+        assert any(len(set(batch)) > 1 for batch in starts), "All rows of a batch start at one place."
     elif case == "neighbouring rows":
-        places = torch.tensor(starts[0]).clamp(0, 6).view(-1, 2)
-        pairs = torch.bincount(places[:, 0] * 7 + places[:, 1], minlength=49)
-        # 48 degrees of freedom, 61 expected a pair: above 125 with a chance of 1e-8.
-        assert chi_squared(pairs) < 140, "Where a row starts depends on where the row before it starts."
+        places = torch.tensor(starts[0]).clamp(0, num_places - 1).view(-1, 2)
+        pairs = torch.bincount(places[:, 0] * num_places + places[:, 1], minlength=num_places**2).view(num_places, -1).double()
+        # Against independence, not against uniformity, which is judged above; 122 expected a pair.
+        expected = (pairs.sum(0) * pairs.sum(1, keepdim=True) / pairs.sum()).clamp(min=1e-9)
+        # 36 degrees of freedom: a right answer is above 105 with a chance of 1e-8.
+        assert ((pairs - expected) ** 2 / expected).sum() < 115, "Where a row starts depends on the row before it."
     else:
-        assert len({row for [row] in starts}) == 2, "One call after the other starts at the same place."
         turns = sum(a != b for a, b in zip(starts, starts[1:], strict=False))
-        assert 8 < turns < 55, "Where a batch starts depends on where the batch before it started."  # 31.5, deviation 4
+        assert 30 < turns, "One call after the other starts at the same place."  # 71 expected, deviation 4
+        assert turns < 95, "Where a batch starts depends on where the one before it started."  # by chance: 1e-12
 
 
 @number("9.2")

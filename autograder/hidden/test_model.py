@@ -153,10 +153,12 @@ def test_deeplinear_follows_the_reference(compare, seed, batch, dim, num_layers)
 
         with mock.patch.object(lib.model, "Linear", Recorded):
             model = lib.model.DeepLinear(dim, num_layers).double()
-        weights = [layer.weight for layer in made] or list(model.parameters())
-        square = [p for p in weights if p.numel() == dim * dim]
-        final = [p for p in weights if p.numel() == dim]
-        if len(square) != num_layers or len(final) != 1:
+        for weights in (list(model.parameters()), [layer.weight for layer in made]):
+            square = [p for p in weights if p.numel() == dim * dim]
+            final = [p for p in weights if p.numel() == dim]
+            if len(square) == num_layers and len(final) == 1:
+                break
+        else:
             return [tuple(p.shape) for p in weights]
         with torch.no_grad():
             for p, w in zip([*square, *final], [*w_layers, w_final], strict=True):

@@ -1,12 +1,14 @@
 """The data-only codec: what crosses comes out as it was, and bytes that no honest child writes are refused."""
 
+import gc
 import math
 import random
 import struct
 import time
-import tracemalloc
 from collections import OrderedDict, namedtuple
+from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -134,7 +136,6 @@ def test_a_tensor_subclass_arrives_as_a_plain_tensor_that_names_it():
     [
         torch.ones(2, device="meta"),
         torch.eye(2).to_sparse(),
-        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
         object(),
         {1, 2},
         1j,
@@ -142,7 +143,7 @@ def test_a_tensor_subclass_arrives_as_a_plain_tensor_that_names_it():
         type("Liar", (int,), {"__eq__": lambda a, b: True, "__hash__": int.__hash__})(3),
         type("Words", (str,), {})("a"),
         type("Items", (list,), {})([1]),
-        np.matrix([[1, 2], [3, 4]]),
+        np.ones((2, 2)).view(type("Grid", (np.ndarray,), {})),
         np.ma.masked_array([1, 2]),
         np.array([None]),
         np.array(["2020-01-01"], "datetime64[D]"),
@@ -397,7 +398,7 @@ def tensor(**changes):
         (tensor(stride=[True]), "dimensions"), (tensor(stride=[-1]), "dimensions"), (tensor(stride=[None]), "dimensions"),
         (tensor(stride=[2**41]), "dimensions"), (tensor(shape=[1] * 33, stride=[0] * 33), "dimensions"),
         (tensor(shape=[codec.MAX_ELEMENTS + 1], stride=[0]), "too many elements"),
-        (tensor(shape=[2**11, 2**12], stride=[0, 0]), None),
+        (tensor(shape=[2**11, 2**11], stride=[0, 0]), None),
         (["list", *[tensor(shape=[2**11, 2**11], stride=[0, 0])] * 2], "too many elements"),
         (tensor(shape=[2**40, 2**40], stride=[0, 0]), "too many elements"),
         (tensor(shape=[0, 2**23], stride=[1, 1]), "too many elements"),
@@ -549,35 +550,28 @@ def test_trees_of_arbitrary_nodes_are_decoded_or_refused_and_nothing_else():
 
 def cost(header, blobs):
     """Return the CPU seconds and the most bytes that decoding takes, whatever the outcome."""
-    before = _resident()
-    tracemalloc.start()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak so far
+    before = memory("VmRSS")
     start = time.process_time()
-    result = None
-    try:
-        result = codec.decode(header, blobs)
-    except BadFrame:
-        pass
-    seconds = time.process_time() - start
-    python = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    kept = _resident() - before  # tensors, which tracemalloc does not see
-    del result
-    return seconds, python + max(kept, 0)
+    with suppress(BadFrame):
+        codec.decode(header, blobs)
+    return time.process_time() - start, memory("VmHWM") - before
 
 
-def _resident():
-    with open("/proc/self/statm", encoding="ascii") as sizes:  # noqa: PTH123
-        return int(sizes.read().split()[1]) * 4096
+def memory(field):
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split(f"{field}:")[1].split()[0]) << 10
 
 
 def test_a_megabyte_of_empty_lists_costs_little():
     size = codec.MAX_HEADER - 32
     header = b"\x93\xa5value\xdd" + struct.pack(">I", size) + b"\x90" * size + b"\x90"
-    seconds, memory = cost(header, bytearray())
-    assert seconds < 4 and memory < 150 << 20
+    seconds, peak = cost(header, bytearray())
+    assert seconds < 2 and peak < 150 << 20
     sizes = b"\x93\xa5value\xc0\xdd" + struct.pack(">I", size) + b"\x00" * size
-    seconds, memory = cost(sizes, bytearray())
-    assert seconds < 4 and memory < 250 << 20
+    seconds, peak = cost(sizes, bytearray())
+    assert seconds < 2 and peak < 250 << 20
 
 
 def test_keys_that_collide_cost_little():
@@ -596,15 +590,15 @@ def test_msgpack_maps_with_colliding_keys_cost_little():
     keys = b"".join(b"\xcf" + struct.pack(">Q", i << 44) + b"\xc0" for i in range(100_000))
     header = b"\x93\xa5value\xdf" + struct.pack(">I", 100_000) + keys + b"\x90"
     assert len(header) <= codec.MAX_HEADER
-    seconds, memory = cost(header, bytearray())
-    assert seconds < 4 and memory < 100 << 20
+    seconds, peak = cost(header, bytearray())
+    assert seconds < 2 and peak < 100 << 20
 
 
 def test_a_stride_of_0_makes_no_elements_out_of_nothing():
-    seconds, memory = cost(
+    seconds, peak = cost(
         msgspec.msgpack.encode(["value", tensor(shape=[2**40], stride=[0]), [64]]), bytearray(64)
     )
-    assert seconds < 0.5 and memory < 1 << 20
+    assert seconds < 0.5 and peak < 1 << 20
 
 
 def test_a_blob_seen_as_every_dtype_is_copied_once():
@@ -612,8 +606,8 @@ def test_a_blob_seen_as_every_dtype_is_copied_once():
     header = msgspec.msgpack.encode(
         ["value", ["list", *(tensor(dtype=name, shape=[1]) for name in names)], [codec.MAX_BLOBS]]
     )
-    seconds, memory = cost(header, bytearray(codec.MAX_BLOBS))
-    assert memory < 3.5 * codec.MAX_BLOBS
+    seconds, peak = cost(header, bytearray(codec.MAX_BLOBS))
+    assert peak < 3.5 * codec.MAX_BLOBS
     assert seconds < 2
 
 
@@ -621,8 +615,8 @@ def test_many_tensors_of_one_blob_cost_little():
     count = codec.MAX_HEADER // 40
     header = msgspec.msgpack.encode(["value", ["list", *[tensor(shape=[1])] * count], [64]])
     assert len(header) <= codec.MAX_HEADER
-    seconds, memory = cost(header, bytearray(64))
-    assert seconds < 4 and memory < 200 << 20
+    seconds, peak = cost(header, bytearray(64))
+    assert seconds < 2 and peak < 200 << 20
 
 
 def test_overlapping_spans_cannot_be_asked_for():

@@ -19,6 +19,7 @@ import pytest
 from autograder.tests import traces
 from autograder.tests.grading import Grader
 from autograder.tests.handed_in import ROOT, reference, replaced, without, write
+from autograder.tests.unchecked import UncheckedGrader
 from handout.problems import load_assignment
 
 PROBLEM = "memory.get_memory_usage"  # one row, and nothing else in the reference calls it
@@ -120,9 +121,9 @@ FAULTS = [
         seconds=12.0,  # and 2 s and a bit for each of eleven rows would be 25
     ),
     at_import("loop at import", "while True: pass", "memory.py could not be imported", "took far longer", "loop"),
-    in_function(
-        "non-daemon thread that sleeps 40 s", f"import threading, time\nthreading.Thread(target=time.sleep, args=(40,)).start()\n{RIGHT}",
-        keeps=True, seconds=20.0,
+    at_import(
+        "non-daemon thread that sleeps 40 s", "import threading, time\nthreading.Thread(target=time.sleep, args=(40,)).start()",
+        keeps=True, seconds=35.0,
     ),
     # The end of the process
     in_function("os._exit(0)", "import os\nos._exit(0)", "ended the Python process", "os._exit()"),
@@ -149,9 +150,9 @@ FAULTS = [
         "took far longer",
     ),
     in_function("shared mappings", "import mmap\nreturn [mmap.mmap(-1, 1 << 30) for _ in range(50)]", "memory.py line"),
-    in_function(
+    at_import(
         "200 MB of output",
-        f"import sys\nfor _ in range(10): print('x' * (1 << 20)); print('y' * (1 << 20), file=sys.stderr)\n{RIGHT}",
+        "import sys\nfor _ in range(100): print('x' * (1 << 20)); print('y' * (1 << 20), file=sys.stderr)",
         keeps=True,
     ),
     in_function("prints for ever", "while True: print(0)", "took far longer"),
@@ -160,16 +161,18 @@ FAULTS = [
     in_function(
         "very many files", "for i in range(10**6): open(f'{i}', 'w').close()", "files",
     ),
-    in_function(
+    at_import(
         "files that do not want to be deleted",
-        f"""
+        """
         import os, tempfile
         inside = tempfile.mkdtemp()
         for depth in range(300):
             os.mkdir("d"); open("d/f", "w").close(); os.chdir("d")
         os.symlink("/etc", "link")
-        os.chmod(".", 0); os.chmod(inside, 0)
-        {RIGHT}
+        os.mkdir("shut", 0); os.mkdir(".moved1", 0o500)
+        for path in (".", inside):
+            try: os.chmod(path, 0)
+            except OSError: pass
         """,
         keeps=True,
     ),
@@ -204,7 +207,7 @@ FAULTS = [
     ),
     in_place_of("wrong signature", PROBLEM, "def get_memory_usage():\n    return 0", "TypeError", "signature"),
     in_place_of(
-        "a keyword missing", "optimizers.SGD.__init__", "def __init__(self, params):\n    super().__init__(params, {'lr': 0.1})",
+        "a keyword by another name", "optimizers.SGD.__init__", "def __init__(self, params, learning_rate):\n    super().__init__(params, {'lr': learning_rate})",
         "TypeError", "signature",
     ),
     in_function("a stub left as it is", "raise NotImplementedError('memory.get_memory_usage')", "Not started", "memory.py line"),
@@ -223,12 +226,11 @@ FAULTS = [
     in_function("a float", "return float(x.numel() * x.element_size())", "A float came back", "an int is expected"),
     in_function("a tensor for an int", "import torch\nreturn torch.tensor(x.numel() * x.element_size())", "A tensor came back", "an int is expected"),
     in_function("nothing", "x.numel() * x.element_size()", "None came back", "an int is expected"),
-    in_function("a huge answer", "return [0] * 10**6", "not plain data"),
-    in_function("a deep answer", "deep = []\nfor _ in range(10**5): deep = [deep]\nreturn deep", "came back", "an int is expected"),
-    in_function(
-        "an answer that contains itself", "loop = []\nloop.append(loop)\nreturn loop", "came back", "an int is expected",
-    ),
-    in_function("an answer without an end", "return Endless()", "took far longer", more="""
+    in_function("a huge answer", "return HUGE", "not plain data", more="HUGE = [0] * 10**6"),
+    in_function("a huge tensor", "return HUGE", "not plain data", more="HUGE = torch.zeros(10**7)"),
+    in_function("a deep answer", "return DEEP", "not plain data", more="DEEP = []\nfor _ in range(10**5): DEEP = [DEEP]"),
+    in_function("an answer that contains itself", "loop = []\nloop.append(loop)\nreturn loop", "not plain data"),
+    in_function("an answer without an end", "return Endless()", "not plain data", more="""
         class Endless(tuple):
             def __iter__(self):
                 while True: yield 0
@@ -480,13 +482,22 @@ def outcomes() -> Iterator[list[tuple[str, float, str]]]:
         print(f"{seconds:7.1f}  {name}: {text}")
 
 
+@pytest.fixture(scope="module")
+def unchecked() -> Iterator[Grader]:
+    """A warm grader that lets attacks come as far as the sandbox."""
+    grader = UncheckedGrader()
+    yield grader
+    grader.close()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check after each test that children end and that their files go."""
     yield
-    if "grader" not in request.fixturenames:
+    name = next((name for name in ("unchecked", "grader") if name in request.fixturenames), None)
+    if name is None:
         return
-    pid = request.getfixturevalue("grader")._process.pid
+    pid = request.getfixturevalue(name)._process.pid
 
     def clean() -> bool:  # the grader keeps two children ready, asleep in empty folders
         students = traces.students(pid)
@@ -525,19 +536,19 @@ def judge(fault: Fault, grade: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def planned(grader: Grader, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def planned(unchecked: Grader, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the tests that the reference gets all rows of, in their order."""
     files = {f"{part}.py": reference(part) for part in PARTS}
     fault = Fault("reference", files, NOTHING)
-    grade = grader.grade(write(tmp_path_factory.mktemp("reference"), files))
+    grade = unchecked.grade(write(tmp_path_factory.mktemp("reference"), files))
     judge(fault, grade)
     return [row["test"] for row in grade["rows"]]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_loses_its_own_rows_and_its_student_is_told(fault, grader, planned, outcomes, tmp_path):
+def test_a_fault_loses_its_own_rows_and_its_student_is_told(fault, unchecked, planned, outcomes, tmp_path):
     start = time.monotonic()
-    grade = grader.grade(write(tmp_path, fault.files))
+    grade = unchecked.grade(write(tmp_path, fault.files))
     took = time.monotonic() - start
     outcomes.append((fault.name, took, judge(fault, grade).partition("\n")[0]))
     assert [row["test"] for row in grade["rows"]] == planned
@@ -545,19 +556,44 @@ def test_a_fault_loses_its_own_rows_and_its_student_is_told(fault, grader, plann
 
 
 @pytest.mark.parametrize("way", LEAKS)
-def test_what_a_hidden_test_knows_reaches_no_student(way, grader, tmp_path):
+def test_what_a_hidden_test_knows_reaches_no_student(way, unchecked, tmp_path):
     body = textwrap.indent(LEAKS[way], "    ")
     code = f"{textwrap.dedent(SPY)}\n\ndef storage_bytes(tensors):\n{body}\n"
     # Another function, whose hidden test has the variable that is to be found; training_memory calls it too.
     source = replaced(reference("memory"), "storage_bytes", code)
-    rows = [row for row in grader.grade(write(tmp_path, {"memory.py": source}))["rows"]]
+    rows = unchecked.grade(write(tmp_path, {"memory.py": source}))["rows"]
     told = [row["output"] for row in rows]
     assert any(row["outcome"] == "failed" and row["problem"] == "memory.storage_bytes" for row in rows)
     assert not any("bases" in text for text in told), told
     assert all(len(text) < 500 for text in told)
 
 
-def test_stubs_get_no_point_and_are_called_not_started(grader, planned):
+REFUSED = [  # by the allow-lists, unrun, through the grader as it is
+    in_place_of("subclasses torch.optim.AdamW", "optimizers.AdamW", "AdamW = torch.optim.AdamW", "Not allowed here", "torch.optim.AdamW"),
+    in_place_of(
+        "hands the work to torch.optim.SGD", "optimizers.SGD",
+        "class SGD(torch.optim.SGD):\n    def __init__(self, params, lr=1e-3):\n        super().__init__(params, lr)",
+        "Not allowed here", "torch.optim.SGD",
+    ),
+    in_function("walks the frames", f"import sys\nsys._getframe()\n{RIGHT}", "Not allowed here", "sys._getframe", "memory.py:40"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", REFUSED, ids=lambda fault: fault.name)
+def test_what_the_handout_does_not_allow_loses_its_problem(fault, grader, tmp_path):
+    grade = grader.grade(write(tmp_path, fault.files))
+    # What breaks a rule that holds everywhere costs what it stands in; the part's other problems may be lost with it.
+    rows = [row for row in grade["rows"] if row["problem"] in fault.lost]
+    assert rows and all(words in row["output"] for row in rows for words in fault.says), [row["output"] for row in rows]
+    assert {row["outcome"] for row in rows} == {"failed"}
+
+
+def test_the_reference_gets_every_row(grader):
+    grade = grader.grade(ROOT / "reference")
+    assert {row["outcome"] for row in grade["rows"]} == {"passed"}, [row for row in grade["rows"] if row["output"]]
+
+
+def test_stubs_get_no_point_and_are_called_not_started(grader):
     grade = grader.grade(ROOT / "student")
     graded = {problem.id for problem in load_assignment().graded_problems}
     assert {row["problem"] for row in grade["rows"]} == graded
@@ -611,8 +647,8 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         import json, sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[1])
-        from autograder.tests.grading import Grader
-        grader = Grader()
+        from autograder.tests.unchecked import UncheckedGrader
+        grader = UncheckedGrader()
         print(json.dumps(grader.grade(Path(sys.argv[2]))))
         grader.close()
     """

@@ -19,7 +19,7 @@ import pytest
 
 from autograder import stubs
 from handout.problems import Part, Problem, load_assignment
-from tests import figures, submission, watch
+from tests import environment, figures, rerun, submission, watch
 from tests.scoreboard import Tally
 
 ROOT = stubs.ROOT
@@ -499,3 +499,40 @@ def test_tests_run_in_a_fresh_process_where_forking_is_not_safe(monkeypatch: pyt
     assert context.get_start_method() == "spawn"
     assert board.broken == {}
     assert board.tallies["memory.storage_bytes"].stubs
+
+
+# --- with a Python that lacks PyTorch ---
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """The commands that would have been run; `.venv` is there already, elsewhere."""
+    made: list[list[str]] = []
+    monkeypatch.setattr(environment, "main", lambda extras: made.append(extras) or 0)
+    monkeypatch.setattr(environment, "venv_python", lambda: tmp_path / ".venv" / "bin" / "python")
+    monkeypatch.setattr(subprocess, "call", lambda command: made.append(command) or 7)
+    monkeypatch.setattr(sys, "argv", ["figures.py", "--folder", "here"])
+    return made
+
+
+def test_a_command_without_pytorch_is_run_again_in_the_environment(calls: list[list[str]], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        rerun.in_venv("tests.figures", ["figures"])
+
+    assert stopped.value.code == 7
+    python = str(tmp_path / ".venv" / "bin" / "python")
+    assert calls == [["figures"], [python, "-m", "tests.figures", "--folder", "here"]]
+
+
+def test_what_is_missing_in_the_environment_itself_is_an_error(
+    calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+
+    with pytest.raises(ModuleNotFoundError, match="torch"):
+        try:
+            raise ModuleNotFoundError("No module named 'torch'")
+        except ModuleNotFoundError:
+            rerun.in_venv("tests.figures")
+
+    assert calls == []

@@ -1,0 +1,236 @@
+"""Judges one submission: puts each probe to the student's child and to the reference, and holds the answers together.
+
+Whose fault is a failure? Ours, unless student data was there: then it is a verdict on them.
+"""
+
+import random
+import signal
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from autograder.compare import Difference, Tolerance, first_difference, misfit
+from autograder.feedback import Feedback, Reader
+from autograder.probing import inspecting
+from autograder.sandbox.client import (
+    IMPORT_DEADLINE,
+    Child,
+    Deadline,
+    Died,
+    Outcome,
+    Probe,
+    Reply,
+    Sandbox,
+    SandboxBroken,
+    TimedOut,
+)
+from autograder.sandbox.codec import plain, snapshot
+from autograder.sandbox.package import Package
+
+_UNMEASURED_CPU = 0.15  # seconds that the reference is taken to need where it is not run
+
+
+class SuiteBroken(Exception):
+    """The suites or the reference are at fault, so there is no grade."""
+
+
+class Lost(Exception):
+    """The student's reply loses the row."""
+
+    def __init__(self, feedback: Feedback) -> None:
+        """Keep what the student reads."""
+        super().__init__(feedback.student)
+        self.feedback = feedback
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a probe yields on the reference, kept for the next submission."""
+
+    request: bytes  # the probe, pickled
+    reply: Any
+    cpu: float  # seconds it took
+
+
+Memory = dict[tuple[str, int], Expected]  # by the case's id and the number of the question in it
+
+
+class Judge:
+    """Judges the rows of one submission, one after the other."""
+
+    def __init__(self, sandbox: Sandbox, reader: Reader, memory: Memory, until: float) -> None:
+        """Prepare to judge.
+
+        Args:
+            sandbox: has loaded the submission.
+            reader: who the feedback is for.
+            memory: the reference's replies so far; added to.
+            until: when the total budget ends, on time.monotonic's clock.
+        """
+        self._sandbox = sandbox
+        self._reader = reader
+        self._memory = memory
+        self._until = until
+        self._reference = Package("reference")
+        self._closed: dict[str, Feedback] = {}  # parts and problems whose other rows are not run, and why
+        self._problem = ""  # of the row that is judged
+        self._case, self._question = "", 0
+        self._child: Child | None = None
+        self._imported = False
+        self._answered = False  # student data has reached the test
+
+    def check_sources(self, parts: Sequence[str]) -> None:
+        """Close the parts that have no file, and the problems whose source uses what the allow-lists leave out.
+
+        Parsing runs no student code, but a hostile source can crash the parser, so it is done in a child.
+        """
+        sources = {file: content.decode("utf-8", "replace") for file, content in self._reader.submission.files.items()}
+        present = [part for part in parts if f"{part}.py" in sources]
+        self._closed |= {part: self._reader.missing_file(part) for part in parts if part not in present}
+        outcomes = {tuple(present): self._inspect(present, sources)}
+        if not isinstance(outcomes[tuple(present)], Reply):  # one of the files is to blame: find out which
+            outcomes = {(part,): self._inspect([part], sources) for part in present}
+        for group, outcome in outcomes.items():
+            if isinstance(outcome, Reply):
+                for problem, line in reversed(outcome.value):  # the first of a problem is the one that is shown
+                    self._closed[problem] = self._reader.not_allowed(line)
+            else:
+                self._closed[group[0]] = self._reader.unparsable(group[0], outcome)
+
+    def _inspect(self, parts: Sequence[str], sources: dict[str, str]) -> Outcome:
+        child = self._sandbox.child(None)
+        child.send(inspecting(parts, sources))
+        outcome = child.reply(IMPORT_DEADLINE)
+        if not isinstance(outcome, Died):
+            child.close()
+        return outcome
+
+    def closed(self, problem: str) -> Feedback | None:
+        """Return why no row of a problem can be run, if that is so."""
+        return self._closed.get(problem.split(".")[0]) or self._closed.get(problem)
+
+    def open_row(self, problem: str) -> None:
+        """Begin a row: its cases will share one fresh child."""
+        self._problem = problem
+
+    def close_row(self, last: bool) -> None:
+        """End a row and its child; `last` if no other will follow."""
+        if self._child is not None:
+            self._child.close(last)
+            self._child = None
+
+    def open_case(self, case: str) -> None:
+        """Begin a case of the row, with the defaults that every probe finds."""
+        self._case, self._question, self._answered = case, 0, False
+        torch.set_default_dtype(torch.float32)
+
+    def explain(self, error: BaseException) -> Feedback:
+        """Return what a case's exception says about the student's answer; raise it if it says nothing about it."""
+        if isinstance(error, Lost):
+            return error.feedback
+        if isinstance(error, (SuiteBroken, SandboxBroken)) or not isinstance(error, Exception):
+            raise error  # ours, or the order to stop
+        if not self._answered:
+            raise SuiteBroken(f"{self._case} failed before any student code was judged") from error
+        if isinstance(error, AssertionError):
+            sentence = error.args[0] if error.args and isinstance(error.args[0], str) else "A property does not hold."
+            return Feedback(sentence, _trace(error))
+        return Feedback("Your answer cannot be used: it is not what the docstring asks for.", _trace(error))
+
+    def compare(self, problem: str, probe: Probe, **tolerance: Any) -> None:
+        """Run the probe on both sides, and lose the row at the first difference."""
+        options = Tolerance(**tolerance)
+        expected, reply = self._ask(problem, probe, with_reference=True)
+        assert expected is not None
+        if difference := first_difference(expected.reply, reply, options):
+            raise Lost(self._explain(difference))
+
+    def observe(self, problem: str, probe: Probe, *, like: Any) -> Any:
+        """Return the student's reply as plain data of the structure of `like`, or lose the row."""
+        _, reply = self._ask(problem, probe, with_reference=False)
+        if difference := misfit(like, reply):
+            raise Lost(self._explain(difference))
+        return plain(reply)
+
+    def _explain(self, difference: Difference) -> Feedback:
+        return Feedback(difference.reason, difference.detail)
+
+    def _ask(self, problem: str, probe: Probe, with_reference: bool) -> tuple[Expected | None, Any]:
+        """Put the probe to the student's child, meanwhile to the reference, and return both answers."""
+        if problem != self._problem:
+            raise SuiteBroken(f"{self._case} has the number of {self._problem} and asks for {problem}")
+        key = self._case, self._question
+        self._question += 1
+        expected = self._memory.get(key)
+        request = expected.request if expected else cloudpickle.dumps(probe)
+        if self._child is None:
+            self._child = self._sandbox.child(problem.split(".")[0])
+            self._imported = False
+        self._child.send_pickled(request)
+        if with_reference and expected is None:
+            expected = self._memory[key] = self._run_reference(probe, request)
+        return expected, self._answer(problem, request, expected.cpu if expected else _UNMEASURED_CPU)
+
+    def _run_reference(self, probe: Probe, request: bytes) -> Expected:
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        start = time.process_time()
+        try:
+            reply = snapshot(probe(self._reference))
+        except Exception as error:
+            raise SuiteBroken(f"the reference fails in {self._case}") from error
+        return Expected(request, reply, time.process_time() - start)
+
+    def _answer(self, problem: str, request: bytes, reference_cpu: float) -> Any:
+        assert self._child is not None
+        part, name = problem.split(".")
+        if not self._imported:
+            imported = self._child.reply(IMPORT_DEADLINE)
+            if isinstance(imported, Died) and imported.signal == signal.SIGKILL:
+                # Ready children are the first that the kernel ends when memory runs out, whoever has used it up.
+                self._child = self._sandbox.child(part)
+                self._child.send_pickled(request)
+                imported = self._child.reply(IMPORT_DEADLINE)
+            if not isinstance(imported, Reply):
+                feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
+                self._close(part, feedback, imported)
+                raise Lost(feedback)
+            self._answered = True
+            # The child can put anything in the place of a list of names.
+            defined = [name for name in imported.value if type(name) is str] if type(imported.value) is list else []
+            if name not in defined and hasattr(getattr(self._reference, part), name):
+                feedback = self._reader.missing_name(problem)
+                self._closed[problem] = feedback
+                raise Lost(feedback)
+            self._imported = True
+        cpu = 2.0 + 20 * reference_cpu
+        left = max(self._until - time.monotonic(), 1.0)
+        outcome = self._child.reply(Deadline(cpu, wall=min(20.0 + 10 * cpu, left)))
+        if isinstance(outcome, Reply):
+            self._answered = True
+            return outcome.value
+        feedback = self._reader.fault(problem, outcome, bytes(self._child.printed))
+        if isinstance(outcome, TimedOut):
+            later = "An earlier test of this problem ran out of time, so this one was not run."
+            self._closed[problem] = Feedback(f"{later}\n{feedback.student}", "")
+        self._drop(outcome)
+        raise Lost(feedback)
+
+    def _close(self, part: str, feedback: Feedback, outcome: Outcome) -> None:
+        self._closed[part] = feedback
+        self._drop(outcome)
+
+    def _drop(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Died):
+            self._child = None  # ended and reaped
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
