@@ -51,7 +51,8 @@ class Reader:
     def missing_file(self, part: str) -> Feedback:
         """Explain that a part's file was not handed in."""
         where = f" in {self.submission.origin}/" if self.submission.origin else ""
-        found = ", ".join(sorted(self.submission.files)) or "no Python file of the assignment"
+        names = sorted(self.submission.files)
+        found = ", ".join([*names[:20], "and more"] if len(names) > 20 else names) or "no Python file of the assignment"
         return Feedback(f"{part}.py was not found{where}. Found: {found}.", "")
 
     def missing_name(self, problem: str) -> Feedback:

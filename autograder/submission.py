@@ -2,25 +2,37 @@
 
 Only Python files are read, as bytes, and nothing is run. Links are never followed, since the grader may open what students
 may not: a link called memory.py could otherwise show them any file of the machine.
+
+Names are listed first, and only what lies in the package is read: a data set or a virtual environment beside it costs nothing.
 """
 
 import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
-_MOST_FILES = 500
-_MOST_ENTRIES = 20_000  # looked at, Python or not
+_MOST_ENTRIES = 200_000  # of a folder, looked at, Python or not
+_MOST_FILES = 500  # read
 _MOST_BYTES = 1 << 20  # of one file
+_MOST_BYTES_IN_ALL = 16 << 20
 _DEEPEST = 8
+_LONGEST_NAME = 255  # bytes; what file systems allow
 _NOISE = frozenset({"__MACOSX", "__pycache__", "site-packages", "node_modules", "dist", "build"})
+
+_Listing = Mapping[PurePosixPath, Callable[[], bytes]]  # each Python file with what reads it
 
 
 class UnreadableSubmission(Exception):
     """There is nothing to grade: no such path, or not a zip."""
+
+
+class _LeftOut(Exception):
+    """Why a file is not read, for the student."""
 
 
 @dataclass(frozen=True)
@@ -58,102 +70,139 @@ def read_submission(path: Path, modules: frozenset[str]) -> Submission:
         UnreadableSubmission: if there is nothing at `path`, or it is neither a folder nor a zip.
     """
     notes: list[str] = []
-    if path.is_dir():
-        found = dict(_in_folder(path, notes))
-    elif path.is_file():
-        found = dict(_in_zip(path, notes))
-    else:
-        raise UnreadableSubmission(f"there is no folder and no file at {path}")
+    with _listed(path, notes) as listing:
+        counts: dict[PurePosixPath, int] = {}
+        for name in listing:
+            if name.stem in modules:
+                counts[name.parent] = counts.get(name.parent, 0) + 1
+        if not counts:
+            return Submission({}, "", tuple(notes))
 
-    counts: dict[PurePosixPath, int] = {}
-    for name in found:
-        if name.stem in modules:
-            counts[name.parent] = counts.get(name.parent, 0) + 1
-    if not counts:
-        return Submission({}, "", tuple(notes))
+        def preference(folder: PurePosixPath) -> tuple[bool, int, int, str]:
+            return folder.name != "student", -counts[folder], len(folder.parts), str(folder)
 
-    def preference(folder: PurePosixPath) -> tuple[bool, int, int, str]:
-        return folder.name != "student", -counts[folder], len(folder.parts), str(folder)
-
-    home = min(counts, key=preference)
-    files = {str(name.relative_to(home)): content for name, content in found.items() if name.is_relative_to(home)}
-    for folder in sorted(counts, key=preference)[1:]:
+        home, *others = sorted(counts, key=preference)
+        files = _read(listing, home, modules, notes)
+    for folder in others:
         if not folder.is_relative_to(home):
-            notes.append(f"{folder}/ looks like the assignment too and was not graded; {home}/ was.")
-    return Submission(files, "" if home == PurePosixPath() else str(home), tuple(notes))
+            notes.append(f"{_shown(folder)}/ looks like the assignment too and was not graded; {_shown(home)}/ was.")
+    return Submission(files, "" if home == PurePosixPath() else _shown(home), tuple(notes))
+
+
+def _read(listing: _Listing, home: PurePosixPath, modules: frozenset[str], notes: list[str]) -> dict[str, bytes]:
+    """Read the files below `home`, the assignment's own first."""
+    names = [name.relative_to(home) for name in listing if name.is_relative_to(home)]
+    files: dict[str, bytes] = {}
+    size = 0
+    for name in sorted(names, key=lambda name: (len(name.parts) > 1 or name.stem not in modules, name)):
+        if len(files) >= _MOST_FILES or size >= _MOST_BYTES_IN_ALL:
+            notes.append(
+                f"Only the first {len(files)} Python files were read: that is as much as a submission may hold."
+            )
+            break
+        try:
+            if not str(name).isprintable() or any(len(os.fsencode(part)) > _LONGEST_NAME for part in name.parts):
+                raise _LeftOut("cannot be imported under that name")
+            if any(str(parent) in files for parent in name.parents):
+                raise _LeftOut("is in a folder that has the name of a file")
+            content = listing[home / name]()
+        except _LeftOut as reason:
+            notes.append(f"{_shown(name)} {reason}, and was left out.")
+            continue
+        if len(content) > _MOST_BYTES:
+            notes.append(f"{_shown(name)} is larger than 1 MiB, and was left out.")
+            continue
+        files[str(name)] = content
+        size += len(content)
+    return files
+
+
+def _shown(name: PurePosixPath) -> str:
+    """Return a path that a terminal and a JSON file can hold."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in str(name))[:1000]
 
 
 def _wanted(name: PurePosixPath) -> bool:
     """Tell whether a path could be part of a package: no hidden folders, no noise of macOS, no virtual environments."""
-    if any(part in _NOISE or part.startswith(".") for part in name.parts):
+    if name.is_absolute() or any(part in _NOISE or part.startswith(".") for part in name.parts):
         return False
     return name.suffix == ".py" and len(name.parts) <= _DEEPEST
 
 
-def _in_folder(top: Path, notes: list[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
-    entries = files = 0
-    for folder, subfolders, names in os.walk(top):
+@contextmanager
+def _listed(path: Path, notes: list[str]) -> Iterator[_Listing]:
+    """Yield the Python files in the folder or zip at `path`, which stays open as long."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            next(path.iterdir(), None)  # os.walk says nothing about a folder that it cannot read
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreadableSubmission(f"there is no folder and no file at {path}") from None
+    except (OSError, ValueError) as error:
+        raise UnreadableSubmission(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
+    if stat.S_ISDIR(mode):
+        yield _in_folder(path, notes)
+    elif stat.S_ISREG(mode):
+        try:
+            archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise UnreadableSubmission(f"{path} is neither a folder nor a zip that can be read ({error})") from None
+        with archive:
+            yield _in_zip(archive)
+    else:
+        raise UnreadableSubmission(f"{path} is neither a folder nor a zip")
+
+
+def _in_folder(top: Path, notes: list[str]) -> _Listing:
+    def unreadable(error: OSError) -> None:
+        folder = PurePosixPath(Path(error.filename).relative_to(top).as_posix())
+        notes.append(f"{_shown(folder)}/ cannot be read, and was left out.")
+
+    listing = {}
+    entries = 0
+    for folder, subfolders, names in os.walk(top, onerror=unreadable):
         entries += len(subfolders) + len(names)
         if entries > _MOST_ENTRIES:
-            notes.append(f"Only the first {_MOST_ENTRIES} files were looked at.")
-            return
+            notes.append(f"Only the first {_MOST_ENTRIES:,} files were looked at.")
+            break
         subfolders[:] = sorted(name for name in subfolders if name not in _NOISE and not name.startswith("."))
-        for file in sorted(names):
-            name = PurePosixPath(Path(folder, file).relative_to(top).as_posix())
-            if not _wanted(name):
-                continue
-            content = _read_regular(Path(folder, file), name, notes)
-            if content is not None:
-                files += 1
-                if files > _MOST_FILES:
-                    notes.append(f"Only the first {_MOST_FILES} Python files were read.")
-                    return
-                yield name, content
+        if len(Path(folder).relative_to(top).parts) >= _DEEPEST:
+            subfolders.clear()
+        for file in names:
+            if file.endswith(".py"):
+                path = Path(folder, file)
+                name = PurePosixPath(path.relative_to(top).as_posix())
+                if _wanted(name):
+                    listing[name] = partial(_read_file, path)
+    return listing
 
 
-def _read_regular(path: Path, name: PurePosixPath, notes: list[str]) -> bytes | None:
+def _read_file(path: Path) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        notes.append(f"{name} is a link or cannot be read, and was left out.")
-        return None
+        raise _LeftOut("is a link or cannot be read") from None
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            notes.append(f"{name} is not a plain file, and was left out.")
-            return None
-        return _bounded(file.read(_MOST_BYTES + 1), name, notes)
+            raise _LeftOut("is not a plain file")
+        return file.read(_MOST_BYTES + 1)
 
 
-def _bounded(content: bytes, name: PurePosixPath, notes: list[str]) -> bytes | None:
-    if len(content) > _MOST_BYTES:
-        notes.append(f"{name} is larger than 1 MiB, and was left out.")
-        return None
-    return content
-
-
-def _in_zip(path: Path, notes: list[str]) -> Iterator[tuple[PurePosixPath, bytes]]:
-    try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise UnreadableSubmission(f"{path} is neither a folder nor a zip that can be read ({error})") from None
-    with archive:
-        files = 0
-        for entry in archive.infolist()[:_MOST_ENTRIES]:
+def _in_zip(archive: zipfile.ZipFile) -> _Listing:
+    listing = {}
+    for entry in archive.infolist():
+        if entry.filename.endswith(".py"):
             name = PurePosixPath(entry.filename.replace("\\", "/"))
-            if entry.is_dir() or name.is_absolute() or ".." in name.parts or not _wanted(name):
-                continue
-            if stat.S_ISLNK(entry.external_attr >> 16):
-                notes.append(f"{name} is a link, and was left out.")
-                continue
-            files += 1
-            if files > _MOST_FILES:
-                notes.append(f"Only the first {_MOST_FILES} Python files were read.")
-                return
-            try:
-                with archive.open(entry) as file:  # bounded here: the size in the directory is the sender's word
-                    content = _bounded(file.read(_MOST_BYTES + 1), name, notes)
-            except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError):
-                notes.append(f"{name} is damaged or encrypted in the zip, and was left out.")
-                continue
-            if content is not None:
-                yield name, content
+            if ".." not in name.parts and _wanted(name):
+                listing[name] = partial(_read_entry, archive, entry)
+    return listing
+
+
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    if stat.S_ISLNK(entry.external_attr >> 16):
+        raise _LeftOut("is a link")
+    try:
+        with archive.open(entry) as file:
+            return file.read(_MOST_BYTES + 1)  # bounded here: the size in the directory is the sender's word
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError):
+        raise _LeftOut("is damaged or encrypted in the zip") from None

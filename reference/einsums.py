@@ -310,6 +310,6 @@ def causal_attention(
         Vaswani et al., "Attention Is All You Need", section 3.2: https://arxiv.org/abs/1706.03762. With the causal mask and
         as many queries as keys this is PyTorch's `scaled_dot_product_attention(q, k, v, is_causal=True)`.
     """
-    scores = attention_scores(q, k).masked_fill(~mask, float("-inf"))
-    weights = scores.softmax(dim=-1)
+    scores = einsum(q, k, "... query d, ... key d -> ... query key") * q.shape[-1] ** -0.5
+    weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)  # over the keys
     return einsum(weights, v, "... query key, ... key e -> ... query e")

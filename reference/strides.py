@@ -102,12 +102,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
         PyTorch, `torch.empty(shape).stride()`.
     """
     _require_no_negative("shape", shape)
-    strides = []
-    elements_behind = 1
-    for size in reversed(shape):
-        strides.append(elements_behind)
-        elements_behind *= max(size, 1)
-    return tuple(reversed(strides))
+    return _strides_of_new_tensor(shape)
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -140,10 +135,8 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     _require_no_negative("strides", strides)
     if 0 in shape:
         return True
-    return all(
-        size == 1 or stride == contiguous
-        for size, stride, contiguous in zip(shape, strides, contiguous_strides(shape), strict=True)
-    )
+    expected = _strides_of_new_tensor(shape)
+    return all(size == 1 or a == b for size, a, b in zip(shape, strides, expected, strict=True))
 
 
 def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
@@ -184,7 +177,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequen
     _require_no_negative("strides", strides)
     new_shape = _without_minus_one(math.prod(shape), new_shape)
     if 0 in shape:
-        return tuple(strides) if new_shape == tuple(shape) else contiguous_strides(new_shape)
+        return tuple(strides) if new_shape == tuple(shape) else _strides_of_new_tensor(new_shape)
 
     # 1. Join neighbours that the storage holds as one axis, outermost first. Axes of size 1 join with anything.
     joined: list[tuple[int, int]] = []  # (size, stride)
@@ -274,6 +267,15 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Bool[T
     """
     _require_no_negative("length", (length,))
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+def _strides_of_new_tensor(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = []
+    elements_behind = 1
+    for size in reversed(shape):
+        strides.append(elements_behind)
+        elements_behind *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def _require_same_length(name: str, values: Sequence[int], other_name: str, other_values: Sequence[int]) -> None:

@@ -256,10 +256,9 @@ class Package:
         if isinstance(node, ast.Attribute):
             return node.value, node.attr
         if isinstance(node, ast.Call) and len(node.args) in (2, 3) and isinstance(node.func, (ast.Name, ast.Attribute)):
-            name = node.args[1]
-            is_literal = isinstance(name, ast.Constant) and isinstance(name.value, str)
-            if is_literal and _Library("builtins.getattr") in self.resolve(node.func, scope, busy):
-                return node.args[0], name.value
+            name = getattr(node.args[1], "value", None)
+            if isinstance(name, str) and _Library("builtins.getattr") in self.resolve(node.func, scope, busy):
+                return node.args[0], name
         return None
 
     def _attribute(self, target: _Target, name: str, busy: _Busy) -> set[_Target]:

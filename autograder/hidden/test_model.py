@@ -33,7 +33,9 @@ def described(module: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype
 
 @number("7.1")
 @weight(1)
-@pytest.mark.parametrize("shape", [(6, 4), (3, 1, 4), (2, 3, 5, 4), (4,)], ids=["batch", "sequence", "heads", "one row"])
+@pytest.mark.parametrize(
+    "shape", [(6, 4), (3, 1, 4), (2, 3, 5, 4), (4,)], ids=["batch", "sequence", "heads", "one row"]
+)
 def test_linear_multiplies_by_its_weight(compare, seed, shape):
     """Linear: multiplies the last axis by its one parameter, the weight of shape (input_dim, output_dim)."""
 
@@ -76,7 +78,9 @@ def test_linear_draws_its_weight(observe, seed, input_dim, output_dim):
 
     (refused, names_it), weights = observe("model.Linear", probe, like=(("", True), [torch.zeros(0, 0)]))
     if input_dim == 0:
-        assert refused == "ValueError" and names_it, "Without inputs there is no 1/√input_dim: a ValueError that names it."
+        assert refused == "ValueError" and names_it, (
+            "Without inputs there is no 1/√input_dim: a ValueError that names it."
+        )
         return
     first, second, other, _, again, _ = (w.double() for w in weights)
     assert torch.equal(first, again), "torch.manual_seed should decide the weight's values."
@@ -87,8 +91,12 @@ def test_linear_draws_its_weight(observe, seed, input_dim, output_dim):
         # cut at 2 instead of 3, judged elsewhere, makes it 0.88. Glorot's std is 1.37 or 0.34 here, He's 1.41,
         # PyTorch's own layer's 0.58. The mean's deviation is σ/128: all bounds are six deviations or more away.
         nominal = 1 / math.sqrt(input_dim)
-        assert abs(first.mean().item()) < 6.5 * nominal / math.sqrt(first.numel()), "The mean of the weight should be 0."
-        assert 0.84 < first.std().item() / nominal < 1.04, "The standard deviation of the weight should be 1/√input_dim."
+        assert abs(first.mean().item()) < 6.5 * nominal / math.sqrt(first.numel()), (
+            "The mean of the weight should be 0."
+        )
+        assert 0.84 < first.std().item() / nominal < 1.04, (
+            "The standard deviation of the weight should be 1/√input_dim."
+        )
 
 
 @number("7.1")
@@ -106,9 +114,13 @@ def test_linear_cuts_its_weight(observe, seed):
     sigmas = w.abs() * (0.98658 / w.std())
     # 16,384 values. Not cut: 0.27 % lie outside, which is 44, and about 30 beyond 3.1. Cut at 2: the largest is 2.24.
     assert sigmas.max().item() < 3.12, "Values lie beyond ±3 standard deviations."
-    assert sigmas.max().item() > 2.8, "No value comes near ±3 standard deviations: cut too early, or another distribution."
+    assert sigmas.max().item() > 2.8, (
+        "No value comes near ±3 standard deviations: cut too early, or another distribution."
+    )
     at_the_border = int((sigmas >= sigmas.max() * (1 - 1e-6)).sum())
-    assert at_the_border < 8, "Values outside ±3 standard deviations are moved to the border; they should be drawn again."
+    assert at_the_border < 8, (
+        "Values outside ±3 standard deviations are moved to the border; they should be drawn again."
+    )
     # 4.29 %, deviation 0.16 %, and 68.4 %, deviation 0.36 %, each beside the error of σ.
     assert 0.028 < (sigmas > 2).double().mean().item() < 0.062, "The values are not distributed normally."
     assert 0.64 < (sigmas < 1).double().mean().item() < 0.73, "The values are not distributed normally."
@@ -142,7 +154,7 @@ def test_deeplinear_follows_the_reference(compare, seed, batch, dim, num_layers)
 
     def probe(lib):
         w_final, x, upstream, *w_layers = normal(seed, (dim, 1), (batch, dim), (batch,), *[(dim, dim)] * num_layers)
-        made: list[nn.Module] = []
+        made: list[PlainLinear] = []
 
         class Recorded(PlainLinear):
             """A layer that is found even where PyTorch does not know of it, which is judged above, as names are."""
@@ -153,7 +165,8 @@ def test_deeplinear_follows_the_reference(compare, seed, batch, dim, num_layers)
 
         with mock.patch.object(lib.model, "Linear", Recorded):
             model = lib.model.DeepLinear(dim, num_layers).double()
-        for weights in (list(model.parameters()), [layer.weight for layer in made]):
+        candidates: list[list[nn.Parameter]] = [list(model.parameters()), [layer.weight for layer in made]]
+        for weights in candidates:
             square = [p for p in weights if p.numel() == dim * dim]
             final = [p for p in weights if p.numel() == dim]
             if len(square) == num_layers and len(final) == 1:

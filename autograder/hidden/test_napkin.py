@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autograder.probing import refusal
 
-# A quotient of six floats, multiplied in any order, is good to about 1e-15; the nearest mistake (dropping mfu = 0.97) is 3e-2.
+# A quotient of six floats, in any order, is good to about 1e-15; the nearest mistake (dropping an mfu of 0.97) is 3e-2.
 FLOAT_RTOL = 1e-12
 
 FLOAT_DTYPES = (

@@ -161,6 +161,8 @@ class Sandbox:
         """End everything and remove every file."""
         for child in self._ready:
             child.close_pipes()
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # a zygote forked later has a copy of this descriptor
         self._control.close()
         with suppress(ProcessLookupError, ChildProcessError):
             ended, _ = os.waitpid(self._pid, os.WNOHANG)

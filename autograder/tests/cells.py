@@ -36,23 +36,31 @@ class Grounds:
 
         switch: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self._process = subprocess.Popen(
-            [sys.executable, "-s", __file__], env=_ENVIRONMENT, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, **switch
+            [sys.executable, "-s", __file__],
+            env=_ENVIRONMENT,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            **switch,
         )
         self._cache: dict[Any, Any] = {}
 
-    def attack(self, attack: Attack, *, without: tuple[str, ...] = (), cpu: float = 5, wall: float = 20, **limits: int) -> Any:
-        """Return the outcome of an attack, or what `.outcome` and `.seen` are, in a sandbox `without` some walls.
+    def attack(
+        self, attack: Attack, *, without: tuple[str, ...] = (), cpu: float = 5, wall: float = 20, **limits: int
+    ) -> Any:
+        """Return the outcome of an attack in a sandbox `without` some walls.
 
         Args:
             attack: run in a child, on the facts of the grounds and the student's package.
             without: names of features to leave out.
             cpu: seconds that it may compute.
             wall: seconds that it may take.
-            limits: fields of `Limits` that are other than usual.
+            limits: fields of `Limits` that are other than usual, with `limits_` before the name.
         """
         import cloudpickle
 
-        return self._ask((cloudpickle.dumps(attack), without, cpu, wall, limits))
+        other = {name.removeprefix("limits_"): value for name, value in limits.items()}
+        return self._ask((cloudpickle.dumps(attack), without, cpu, wall, other))
 
     @property
     def facts(self) -> SimpleNamespace:

@@ -36,6 +36,7 @@ def replaced(source: str, name: str, replacement: str) -> str:
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     """Write `files` (paths to contents) below `folder` and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from autograder.sandbox import codec
 from autograder.sandbox.codec import BadFrame, NumpyScalar, Opaque, RemoteError, TensorReply, snapshot
 
 TICKET = 2**63 + 5
-Point = namedtuple("Point", "x y")  # noqa: PYI024  # what students write
+Point = namedtuple("Point", "x y")  # as students write it
 
 
 def frame(value):
@@ -88,7 +88,12 @@ def test_what_crossed_is_a_copy():
 
 
 def test_empty_values_cross():
-    empties = [torch.empty(0), torch.empty(0, 3), torch.empty(3, 0, dtype=torch.bool), torch.empty(2, 0, 3).transpose(0, 2)]
+    empties = [
+        torch.empty(0),
+        torch.empty(0, 3),
+        torch.empty(3, 0, dtype=torch.bool),
+        torch.empty(2, 0, 3).transpose(0, 2),
+    ]
     for x, got in zip(empties, snapshot(empties), strict=True):
         assert (got.value.shape, got.value.dtype, got.value.stride()) == (x.shape, x.dtype, x.stride())
     for value in ([], (), {}, "", b"", [[]], ((),), {"": {}}):
@@ -579,9 +584,9 @@ def test_keys_that_collide_cost_little():
     keys = [x * 2.0 ** (61 * k) for x in range(1, 127) for k in range(-15, 16)]
     assert len({hash(key) for key in keys}) < len(keys) / 20
     # And whole numbers whose low bits are those of the table's mask.
-    for keys in (keys, [i << 40 for i in range(codec.MAX_KEYS)]):
-        keys = keys[: codec.MAX_KEYS]
-        header = msgspec.msgpack.encode(["value", ["dict", *(item for key in keys for item in (key, None))], []])
+    for colliding in (keys, [i << 40 for i in range(codec.MAX_KEYS)]):
+        items = [item for key in colliding[: codec.MAX_KEYS] for item in (key, None)]
+        header = msgspec.msgpack.encode(["value", ["dict", *items], []])
         seconds, _ = cost(header, bytearray())
         assert seconds < 1
 
@@ -595,9 +600,7 @@ def test_msgpack_maps_with_colliding_keys_cost_little():
 
 
 def test_a_stride_of_0_makes_no_elements_out_of_nothing():
-    seconds, peak = cost(
-        msgspec.msgpack.encode(["value", tensor(shape=[2**40], stride=[0]), [64]]), bytearray(64)
-    )
+    seconds, peak = cost(msgspec.msgpack.encode(["value", tensor(shape=[2**40], stride=[0]), [64]]), bytearray(64))
     assert seconds < 0.5 and peak < 1 << 20
 
 

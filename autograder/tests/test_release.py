@@ -48,6 +48,12 @@ def test_the_release_holds_the_public_folders_and_nothing_else(files: dict[str, 
     assert "tests/__main__.py" in files
 
 
+def test_everything_in_the_folder_of_public_tests_is_in_the_release(files: dict[str, str]) -> None:
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*") if path.is_file()}
+
+    assert {name for name in there if "__pycache__" not in name} <= files.keys()
+
+
 def test_stubs_are_fresh_whatever_lies_in_the_student_folder(files: dict[str, str]) -> None:
     for name, text in files.items():
         if name.startswith("student/") and name != "student/__init__.py":

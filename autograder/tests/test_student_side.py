@@ -286,6 +286,7 @@ def test_function_missing_at_the_top_of_a_test_costs_a_line(release: Path) -> No
     )
     assert scoreboard(output)["fruit.apple"] == "failing cannot be imported"
     assert scoreboard(output)["roots.carrot"] == "not started"
+    assert "from_the_start" not in output, "the test's source says nothing to a student"
 
 
 # --- choosing what is run ---
@@ -482,10 +483,10 @@ def test_check_close_accepts_other_rounding_and_expected_infinities() -> None:
 
 
 def test_check_close_names_the_first_index_that_differs() -> None:
-    got, expected = torch.tensor([[1.0, 2.0], [3.0, 4.5]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    said = message(lambda: check_close(got, expected, hint="look at the last row"))
-    assert "first at index (1, 1)\n  expected: 4.0\n  got:      4.5" in said
-    assert said.endswith("\n  hint: look at the last row")
+    got, expected = torch.tensor([[1.0, 2.5], [3.0, 4.5]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    said = message(lambda: check_close(got, expected, hint="look at the last column"))
+    assert "first at index (0, 1)\n  expected: 2.0\n  got:      2.5" in said
+    assert said.endswith("\n  hint: look at the last column")
 
 
 def test_check_raises_lets_a_stub_through() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import TypeAlias
@@ -389,6 +390,7 @@ class Watcher:
             env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
         )
         self.printed = ""
+        self.seconds_to_start = 0.0
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -405,6 +407,11 @@ class Watcher:
             time.sleep(0.01)
         return time.perf_counter() - start
 
+    def state_of(self, problem_id: str, after: int = 0) -> str:
+        """Return what the scoreboard says of a problem."""
+        row = next(line for line in self.printed[after:].splitlines() if problem_id in line.split()[1:2])
+        return " ".join(row.split()[3:])
+
     def is_gone(self) -> bool:
         """Whether no process of the session is left."""
         try:
@@ -419,7 +426,7 @@ def watcher(release: Path) -> Iterator[Watcher]:
     """A watcher of the public folders that has drawn its first scoreboard."""
     running = Watcher(release)
     try:
-        running.wait_for("Ctrl-C ends this")
+        running.seconds_to_start = running.wait_for("Ctrl-C ends this")
         yield running
     finally:
         if not running.is_gone():
@@ -432,8 +439,7 @@ posix_only = pytest.mark.skipif(os.name == "nt", reason="sessions and signals ar
 
 @posix_only
 def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Watcher, release: Path) -> None:
-    assert "memory.storage_bytes" in watcher.printed
-    assert "not started" in watcher.printed
+    assert watcher.state_of("memory.storage_bytes") == "not started"
 
     def save(text: str) -> float:
         before = len(watcher.printed)
@@ -443,11 +449,12 @@ def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Wat
     solution = (ROOT / "reference" / "memory.py").read_text(encoding="utf-8")
     before = len(watcher.printed)
     seconds = [save(solution), save(f"{solution}\n"), save(f"{solution}\n\n")]
-    assert min(seconds) < 1 or sys.platform != "linux", seconds  # the fastest, since the machine may be busy
+    if sys.platform == "linux":
+        # A second; on a busy machine, far less than the first run, for which PyTorch was imported.
+        assert min(seconds) < max(1, watcher.seconds_to_start / 4), seconds
     news = watcher.printed[before:]
     assert "optimizers: 0 of 4 done" in news
-    row = next(line for line in news.splitlines() if "memory.storage_bytes" in line)
-    assert row.split()[-1] == "done"
+    assert watcher.state_of("memory.storage_bytes", after=before) == "done"
 
     before = len(watcher.printed)
     save("def f(:\n")
@@ -474,12 +481,12 @@ def test_a_run_that_hangs_or_dies_is_replaced_by_the_next_save(watcher: Watcher,
     before = len(watcher.printed)
     part.write_text("import os\nos._exit(3)\n", encoding="utf-8")
     watcher.wait_for("the tests ended in the middle (exit status 3)", after=before)
+    watcher.wait_for("Ctrl-C ends this", after=before)
     before = len(watcher.printed)
     part.write_text(solution, encoding="utf-8")
     watcher.wait_for("Ctrl-C ends this", after=before)
 
-    assert "memory.storage_bytes" in watcher.printed[before:]
-    assert "failing" not in watcher.printed[before:]
+    assert watcher.state_of("memory.storage_bytes", after=before) == "done"
     watcher.process.terminate()
     assert watcher.process.wait(timeout=10) == 0
 
@@ -508,9 +515,14 @@ def test_tests_run_in_a_fresh_process_where_forking_is_not_safe(monkeypatch: pyt
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     """The commands that would have been run; `.venv` is there already, elsewhere."""
     made: list[list[str]] = []
-    monkeypatch.setattr(environment, "main", lambda extras: made.append(extras) or 0)
+
+    def note(status: int, command: list[str]) -> int:
+        made.append(command)
+        return status
+
+    monkeypatch.setattr(environment, "main", partial(note, 0))
     monkeypatch.setattr(environment, "venv_python", lambda: tmp_path / ".venv" / "bin" / "python")
-    monkeypatch.setattr(subprocess, "call", lambda command: made.append(command) or 7)
+    monkeypatch.setattr(subprocess, "call", partial(note, 7))
     monkeypatch.setattr(sys, "argv", ["figures.py", "--folder", "here"])
     return made
 

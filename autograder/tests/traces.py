@@ -1,11 +1,10 @@
 """What a grader leaves on the machine: processes and files."""
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-STUDENT_UIDS = range(40_000, 56_000)  # what sandbox.uids hands out
+_FIRST_UID, _UIDS = 40_000, 256  # as sandbox.uids hands them out: so many a grader
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -16,12 +15,14 @@ def _status(pid: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
+def all_processes() -> list[int]:
+    """Return the pids of this machine."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
 def descendants(pid: int) -> list[int]:
     """Return the pids of all processes below `pid`. What detaches itself stays below: the zygote is a subreaper."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (status := _status(int(entry.name))):
-            parents[int(entry.name)] = int(status["PPid"])
+    parents = {process: int(status["PPid"]) for process in all_processes() if (status := _status(process))}
     found, new = [], [pid]
     while new:
         new = [child for child, parent in parents.items() if parent in new]
@@ -29,9 +30,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def parent(pid: int) -> int:
+    """Return the pid of a process's parent, 0 if it has ended."""
+    return int(_status(pid).get("PPid", "0"))
+
+
 def students(pid: int) -> list[int]:
     """Return the processes of students below the process `pid` of a grader: its children's children."""
-    zygotes = [child for child in descendants(pid) if _status(child).get("PPid") == str(pid)]
+    zygotes = [child for child in descendants(pid) if parent(child) == pid]
     return [child for child in descendants(pid) if child not in zygotes]
 
 
@@ -41,17 +47,32 @@ def runs_something(pid: int) -> bool:
     return bool(status) and (status["Threads"] != "1" or not status["State"].startswith("S"))
 
 
-def left_files() -> list[Path]:
-    """Return what students' users own in the folders that everybody may write."""
+def uids(pid: int) -> range:
+    """Return the user ids that the children of the grader `pid` have, told by those that are kept ready."""
+    for child in students(pid):
+        uid = int(_status(child).get("Uid", "0").split()[0])
+        if uid >= _FIRST_UID:
+            first = uid - (uid - _FIRST_UID) % _UIDS
+            return range(first, first + _UIDS)
+    return range(0)
+
+
+def catches(pid: int, signal: int) -> bool:
+    """Tell whether a process has come to handle a signal."""
+    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (signal - 1) & 1)
+
+
+def left_files(owners: range) -> list[Path]:
+    """Return what these users own in the folders that everybody may write."""
     found = []
-    for folder in (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path("/dev/mqueue")):  # noqa: S108
+    for folder in (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path("/dev/mqueue")):
         if folder.is_dir():
             for path in folder.iterdir():
                 try:
                     owner = path.lstat().st_uid
                 except FileNotFoundError:
                     continue
-                if owner in STUDENT_UIDS:
+                if owner in owners:
                     found.append(path)
     return found
 
@@ -60,7 +81,7 @@ def cells(pid: int) -> list[Path]:
     """Return the folders in which the children of the grader `pid` live, found by where those kept ready are."""
     for child in students(pid):
         try:
-            home = Path(os.readlink(f"/proc/{child}/cwd"))
+            home = Path(f"/proc/{child}/cwd").readlink()
         except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue
         if home.parent.name == "cells":

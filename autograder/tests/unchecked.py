@@ -8,11 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    from pathlib import Path
-
     sys.path[0] = str(Path(__file__).parents[2])
 
 from autograder.tests import grading
@@ -21,13 +20,13 @@ from autograder.tests import grading
 class UncheckedGrader(grading.Grader):
     """The other end of the process."""
 
-    def __init__(self, user: int | None = None) -> None:
-        """Start the process, as `user` if one is given."""
+    def __init__(self, user: int | None = None, tree: Path = grading.ROOT) -> None:
+        """Start the process, as `user` if one is given, from another copy of the project if one is given."""
         from autograder.__main__ import _ENVIRONMENT
 
         switch: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self._process = subprocess.Popen(
-            [sys.executable, "-s", __file__],
+            [sys.executable, "-s", str(tree / "autograder" / "tests" / "unchecked.py")],
             env=_ENVIRONMENT,
             cwd="/",
             stdin=subprocess.PIPE,
@@ -45,10 +44,11 @@ def _serve() -> None:
     @contextmanager
     def unchecked(isolation: str) -> Iterator[Any]:
         with checked(isolation) as sandbox:
-            from autograder.plugin import _Judge
+            from autograder.judge import Judge
+            from autograder.sandbox.client import Reply
 
-            assert callable(_Judge.check_sources)
-            _Judge.check_sources = lambda self, parts: None  # type: ignore[method-assign]
+            assert callable(Judge._inspect)
+            Judge._inspect = lambda self, parts, sources: Reply([])  # type: ignore[method-assign]
             yield sandbox
 
     commands._sandbox = unchecked
