@@ -6,8 +6,8 @@ bias = 2^(E-1) - 1 it stands for
     ± (1 + f / 2^M) · 2^(e - bias)      if e > 0: normal numbers, whose leading 1 is not stored
     ± (    f / 2^M) · 2^(1 - bias)      if e = 0: subnormal numbers, and zero
 
-In the IEEE formats the largest e is set aside: f = 0 there is infinity, all else NaN. float8_e4m3fn has no infinity ("fn":
-finite, and NaN) and uses the largest e for numbers too; only the pattern whose bits are all ones is NaN.
+In the IEEE formats the largest e is set aside: f = 0 there is infinity, all else NaN. float8_e4m3fn has no infinity
+("fn": finite, and NaN) and uses the largest e for numbers too; only the pattern whose bits are all ones is NaN.
 
 Source: IEEE 754-2019, section 3.4; Micikevicius et al., "FP8 Formats for Deep Learning" (2022), table 1.
 """
@@ -52,15 +52,15 @@ def float_limits(exponent_bits: int, mantissa_bits: int, has_inf: bool = True) -
             the largest number of 11 would be too large for a Python float.
 
     Returns:
-        The limits: `max`, `smallest_normal`, `smallest_subnormal` and `eps` as floats, `bits` as an int. For PyTorch's own
-        formats they agree with `torch.finfo`.
+        The limits: `max`, `smallest_normal`, `smallest_subnormal` and `eps` as floats, `bits` as an int. For PyTorch's
+        own formats they agree with `torch.finfo`.
 
     Raises:
         ValueError: naming the value, if a width is outside its range.
 
     Example:
-        >>> float_limits(5, 10)
-        FloatLimits(max=65504.0, smallest_normal=6.103515625e-05, smallest_subnormal=5.960464477539063e-08, eps=0.0009765625, bits=16)
+        >>> float_limits(4, 3)
+        FloatLimits(max=240.0, smallest_normal=0.015625, smallest_subnormal=0.001953125, eps=0.125, bits=8)
         >>> float_limits(4, 3, has_inf=False).max
         448.0
 
@@ -99,8 +99,8 @@ def round_to_float(
 
     - To nearest, ties to even: of two numbers equally near, the one whose last fraction bit is 0.
     - Subnormal numbers of the format are kept; what is nearer to 0 becomes 0 and keeps its sign, and -0.0 stays -0.0.
-    - Overflow, that is rounding beyond the format's `max` as if there were larger exponents, gives ±inf where the format
-      has it. Where it has not, all that is too large becomes ±max, ±inf included.
+    - Overflow, that is rounding beyond the format's `max` as if there were larger exponents, gives ±inf where the
+      format has it. Where it has not, all that is too large becomes ±max, ±inf included.
     - NaN stays NaN.
 
     Args:
@@ -115,7 +115,8 @@ def round_to_float(
         A new tensor of x's shape, dtype and device.
 
     Raises:
-        ValueError: naming the value, if a width is outside its range, or the dtype, if x is not of a floating-point one.
+        ValueError: naming the value, if a width is outside its range, or the dtype, if x is not of a
+            floating-point one.
 
     Example:
         >>> round_to_float(torch.tensor([0.1, 2049.0, 70000.0]), exponent_bits=5, mantissa_bits=10).tolist()

@@ -1,6 +1,7 @@
 """Where the time goes: FLOPs predicted by formulas, counted while they run, and divided by seconds.
 
-One multiplication or one addition of floats is one FLOP. FLOPs (with a small s) are an amount of work; FLOP/s is a speed.
+One multiplication or one addition of floats is one FLOP. FLOPs (with a small s) are an amount of work; FLOP/s is a
+speed.
 """
 
 import math
@@ -58,17 +59,17 @@ def einsum_flops(pattern: str, *shapes: Sequence[int]) -> int:
     doubles the count.
 
     Args:
-        pattern: as einops writes it, "batch query d, batch key d -> batch query key": axis names are words, separated by
-            spaces. Two operands; no `...`, no parentheses, and no axis twice in one operand or in the output.
+        pattern: as einops writes it, "batch query d, batch key d -> batch query key": axis names are words, separated
+            by spaces. Two operands; no `...`, no parentheses, and no axis twice in one operand or in the output.
         *shapes: the shapes of the two operands, sizes 0 or more.
 
     Returns:
         FLOPs, an int.
 
     Raises:
-        ValueError: naming the axis, if it has two different sizes, stands on the right of the arrow only, or stands twice
-            in one place; naming the size, if one is negative; naming the pattern, if it is written otherwise or does not
-            fit the number of shapes or of their axes.
+        ValueError: naming the axis, if it has two different sizes, stands on the right of the arrow only, or stands
+            twice in one place; naming the size, if one is negative; naming the pattern, if it is written otherwise or
+            does not fit the number of shapes or of their axes.
 
     Example:
         >>> einsum_flops("batch query d, batch key d -> batch query key", (4, 10, 64), (4, 20, 64))
@@ -98,8 +99,8 @@ def elementwise_flops(shape: Sequence[int]) -> int:
         >>> elementwise_flops((1024, 256))
         262144
 
-    Source: a convention. exp or a division costs the hardware more than an addition, but next to matrix products none of
-    them counts.
+    Source: a convention. exp or a division costs the hardware more than an addition, but next to matrix products none
+    of them counts.
     """
     raise NotImplementedError("flops.elementwise_flops")
 
@@ -111,8 +112,9 @@ def deep_linear_flops(batch: int, dim: int, num_layers: int, input_requires_grad
     through a last one with a weight of shape (dim, 1). All weights require gradients. Nothing else is counted: no
     elementwise operation, no loss, no optimizer.
 
-    In the backward pass each forward product `x @ w` gives rise to one product for the gradient of w, and to one more for
-    the gradient of x. Each is as large as the forward product. But autograd computes only the gradients that are wanted.
+    In the backward pass each forward product `x @ w` gives rise to one product for the gradient of w, and to one more
+    for the gradient of x. Each is as large as the forward product. But autograd computes only the gradients that are
+    wanted.
 
     Args:
         batch: rows of x; 0 or more.
@@ -121,7 +123,8 @@ def deep_linear_flops(batch: int, dim: int, num_layers: int, input_requires_grad
         input_requires_grad: whether the model's input x is a tensor whose gradient is wanted. Data usually is not.
 
     Returns:
-        FLOPs of the forward pass, of the backward pass, and of both together, ints: what PyTorch's FlopCounterMode counts.
+        FLOPs of the forward pass, of the backward pass, and of both together, ints: what PyTorch's FlopCounterMode
+        counts.
 
     Raises:
         ValueError: naming the value, if a count is negative.
@@ -140,8 +143,8 @@ def training_step_flops(num_tokens: int, num_parameters: int) -> int:
 
     2 · B · N for the forward pass and twice that for the backward pass. This is exact if every parameter is in a matrix
     that multiplies every token once, and if the gradient of the model's input is computed too. It is an approximation
-    otherwise: it is too high by the first layer's input gradient, which nobody wants, and by embeddings, which are looked
-    up and not multiplied; it is too low by products between activations, such as attention's, and by everything
+    otherwise: it is too high by the first layer's input gradient, which nobody wants, and by embeddings, which are
+    looked up and not multiplied; it is too low by products between activations, such as attention's, and by everything
     elementwise. In a large model with short sequences these are small.
 
     Args:
@@ -166,9 +169,9 @@ def training_step_flops(num_tokens: int, num_parameters: int) -> int:
 def count_flops(fn: Callable[[], object]) -> int:
     """Count the FLOPs of the matrix products that PyTorch executes while `fn()` runs.
 
-    Whatever a program calls (`@`, `nn.Linear`, `einsum`, `backward()`), PyTorch in the end executes a few operators of its
-    library `torch.ops.aten`, and a `TorchDispatchMode` sees each of them go by. Four of them are counted, in all their
-    overloads (`torch.mm(x, w, out=y)` is an overload of `mm`), and nothing else:
+    Whatever a program calls (`@`, `nn.Linear`, `einsum`, `backward()`), PyTorch in the end executes a few operators of
+    its library `torch.ops.aten`, and a `TorchDispatchMode` sees each of them go by. Four of them are counted, in all
+    their overloads (`torch.mm(x, w, out=y)` is an overload of `mm`), and nothing else:
 
     - `mm(x, w)`: (m, k) @ (k, n), and `addmm(bias, x, w)`, whose product is counted and whose addition is not;
     - `bmm(x, w)`: (b, m, k) @ (b, k, n), b products at once, and `baddbmm(bias, x, w)` likewise.
@@ -195,8 +198,8 @@ def count_flops(fn: Callable[[], object]) -> int:
 def promised_flop_per_sec(device_name: str, dtype: torch.dtype) -> float:
     """Look up the dense peak speed of a GPU's matrix products, which its data sheet promises.
 
-    NVIDIA prints these figures, in FLOP/s; those with a * are "with sparsity", for matrices half of whose entries are zeros
-    in a fixed pattern. Ordinary dense matrices get half of a figure with a *.
+    NVIDIA prints these figures, in FLOP/s; those with a * are "with sparsity", for matrices half of whose entries are
+    zeros in a fixed pattern. Ordinary dense matrices get half of a figure with a *.
 
     | `device_name` contains | float32 | float16, bfloat16 | float8_e4m3fn, float8_e5m2 |
     |---|---|---|---|
@@ -237,7 +240,8 @@ def mfu(num_flops: float, seconds: float, peak_flop_per_sec: float) -> float:
         The utilisation, a float. 0.5 is good. More than 1 is returned as well, and says that an argument is wrong.
 
     Raises:
-        ValueError: naming the value, if `num_flops` is negative, or `seconds` or `peak_flop_per_sec` is not more than 0.
+        ValueError: naming the value, if `num_flops` is negative, or `seconds` or `peak_flop_per_sec` is not more
+            than 0.
 
     Example:
         >>> mfu(num_flops=1e15, seconds=2.0, peak_flop_per_sec=1e15)
@@ -251,9 +255,9 @@ def mfu(num_flops: float, seconds: float, peak_flop_per_sec: float) -> float:
 def time_matmul(x: Float[Tensor, "... m k"], w: Float[Tensor, "k n"], warmup: int, repeats: int) -> float:
     """Measure how long the product `x @ w` takes.
 
-    The product is computed `warmup` + `repeats` times, and not once more. The first `warmup` times are not timed: they pay
-    for what happens only once, such as choosing a kernel. Each of the others is timed by itself, in seconds of a clock on
-    the wall (`time.perf_counter`); the result is the median, which one slow run in the middle does not spoil.
+    The product is computed `warmup` + `repeats` times, and not once more. The first `warmup` times are not timed: they
+    pay for what happens only once, such as choosing a kernel. Each of the others is timed by itself, in seconds of a
+    clock on the wall (`time.perf_counter`); the result is the median, which one slow run in the middle does not spoil.
 
     An accelerator only *queues* the product and returns at once. A clock read without waiting for it measures how long
     queueing takes, so wait, `torch.accelerator.synchronize()`, before each reading. Without an accelerator there is
@@ -266,7 +270,8 @@ def time_matmul(x: Float[Tensor, "... m k"], w: Float[Tensor, "k n"], warmup: in
         repeats: timed runs; 1 or more.
 
     Returns:
-        The median of the `repeats` times, in seconds, a float; of an even number of times the mean of the two in the middle.
+        The median of the `repeats` times, in seconds, a float; of an even number of times the mean of the two in the
+        middle.
 
     Raises:
         ValueError: naming the value, if `warmup` is negative or `repeats` is less than 1.

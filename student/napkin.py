@@ -1,7 +1,7 @@
 """Back of the envelope: how long a training run takes, and how large a model fits.
 
-Nothing here touches a tensor. Each answer is a product or a quotient of numbers that stand in a paper's abstract or on a
-data sheet; the later parts measure what these formulas predict.
+Nothing here touches a tensor. Each answer is a product or a quotient of numbers that stand in a paper's abstract or on
+a data sheet; the later parts measure what these formulas predict.
 """
 
 import torch
@@ -47,8 +47,8 @@ def training_days(num_parameters: float, num_tokens: float, num_devices: int, fl
         Days of 24 hours, a float.
 
     Raises:
-        ValueError: naming the value, if a count is negative, if `num_devices` or `flop_per_sec` is not more than 0, or if
-            `mfu` is not in (0, 1].
+        ValueError: naming the value, if a count is negative, if `num_devices` or `flop_per_sec` is not more than 0, or
+            if `mfu` is not in (0, 1].
 
     Example:
         >>> round(training_days(70e9, 15e12, num_devices=1024, flop_per_sec=1979e12 / 2, mfu=0.5), 1)

@@ -73,18 +73,18 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         """Answer for `student` and what is below it, for nothing else."""
         if fullname.split(".")[0] != "student":
             return None
-        place = self._root.joinpath(*fullname.split(".")[1:])
-        is_package = place.is_dir()
-        file = place / "__init__.py" if is_package else place.with_suffix(".py")
-        if not file.is_file():
-            if not is_package:
-                return None
+        file = self._file(fullname)
+        folder = self._folder(fullname)
+        if file.is_file():
+            spec = importlib.util.spec_from_loader(fullname, self, origin=str(file))
+            assert spec is not None
+            spec.has_location = True
+        elif folder.is_dir():
             spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         else:
-            spec = importlib.util.spec_from_loader(fullname, self, origin=str(file), is_package=is_package)  # type: ignore[assignment]
-            spec.has_location = True
-        if is_package:
-            spec.submodule_search_locations = [str(place)]
+            return None
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations[:] = [str(folder)]
         return spec
 
     def get_source(self, fullname: str) -> str:
@@ -99,9 +99,14 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
 
     def is_package(self, fullname: str) -> bool:
-        """Tell whether a module is a folder."""
-        return self._root.joinpath(*fullname.split(".")[1:]).is_dir()
+        """Tell whether a module is a folder with an __init__.py."""
+        return self._file(fullname).name == "__init__.py"
+
+    def _folder(self, fullname: str) -> Path:
+        return self._root.joinpath(*fullname.split(".")[1:])
 
     def _file(self, fullname: str) -> Path:
-        place = self._root.joinpath(*fullname.split(".")[1:])
-        return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        """Return where a module's code is, as Python looks for it: a mere folder never hides a file of its name."""
+        folder = self._folder(fullname)
+        package = folder / "__init__.py"
+        return package if package.is_file() or fullname == "student" else folder.with_suffix(".py")

@@ -299,6 +299,8 @@ def test_a_statement_without_a_rule_is_refused() -> None:
         stub("for i in range(3):\n    print(i)\n")
     with pytest.raises(ValueError, match="no rule"):
         stub("if torch.cuda.is_available():\n    import a\n    b()\n")
+    with pytest.raises(ValueError, match="no rule"):
+        stub("if torch.cuda.is_available():\n    def f():\n        import a\n")
 
 
 @pytest.mark.parametrize(
