@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from handout.problems import Assignment, load_assignment
+from handout.problems import load_assignment
+
+if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
+    from autograder.sandbox.client import Sandbox
 
 BAD_INPUT = 2
 _ROOT = Path(__file__).parents[1]
@@ -37,6 +40,7 @@ def main(arguments: list[str]) -> int:
     verify = commands.add_parser("verify", help="check that the reference gets every point and the stubs none")
     _isolation(verify)
     commands.add_parser("stubs", help="write student/ anew from reference/")
+    commands.add_parser("pack", help="pack what Gradescope gets into dist/autograder.zip")
     commands.add_parser("bench", help="measure grading against plain pytest of the same suites")
 
     options = parser.parse_args(arguments)
@@ -51,6 +55,10 @@ def main(arguments: list[str]) -> int:
             from autograder.bench import main as bench
 
             return bench()
+        if options.command == "pack":
+            from autograder.pack import main as pack
+
+            return pack()
         from autograder.stubs import write_stubs
 
         for path in write_stubs(_ROOT / "reference", _ROOT / "student"):
@@ -89,8 +97,8 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
             return _refuse("grade", f"{out} is a folder: name a file for the results")
         _check_writable(out)
         with _sandbox(isolation) as sandbox:
-            from autograder.gradescope import results, write_results
             from autograder.grade import Grade
+            from autograder.gradescope import results, write_results
             from autograder.plugin import Suites, run_suites
             from autograder.scoreboard import Watch, print_grade
 
@@ -152,7 +160,7 @@ def _check_writable(out: Path) -> None:
 
 
 @contextmanager
-def _sandbox(isolation: str) -> Iterator["Sandbox"]:  # noqa: F821
+def _sandbox(isolation: str) -> Iterator["Sandbox"]:
     """Yield a sandbox, made while this process holds nothing that a student may not read."""
     from autograder.sandbox import syscalls
 
@@ -198,5 +206,3 @@ def _check_interpreter() -> None:
                 f"the Python at {path} cannot be read by the users that student code runs as, since {shut[-1]} is closed to "
                 "them: remove .venv and run make with PYTHON=/usr/bin/python3"
             )
-
-

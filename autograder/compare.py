@@ -101,8 +101,8 @@ class _Walk:
         if isinstance(expected, np.ndarray):
             if expected.dtype != got.dtype:
                 return _wrong_dtype(expected.dtype, got.dtype, path)
-            pair = (TensorReply(torch.from_numpy(array.copy()), "cpu", "Tensor") for array in (expected, got))
-            return self._tensors(*pair, path)
+            a, b = (TensorReply(torch.from_numpy(array.copy()), "cpu", "Tensor") for array in (expected, got))
+            return self._tensors(a, b, path)
         if isinstance(expected, (list, tuple)):
             if len(expected) != len(got):
                 return _wrong_length(type(expected).__name__, len(expected), len(got), path)
@@ -175,7 +175,9 @@ class _Walk:
 
 def _place(wrong: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> str:
     index = tuple(wrong.nonzero()[0].tolist())
-    return f"{int(wrong.sum())} of {wrong.numel()} wrong, first at {index}: {b[index].item()!r}, not {a[index].item()!r}"
+    return (
+        f"{int(wrong.sum())} of {wrong.numel()} wrong, first at {index}: {b[index].item()!r}, not {a[index].item()!r}"
+    )
 
 
 def _sharing(tree: Any) -> list[int]:
@@ -202,9 +204,14 @@ def _type_of(reply: Any) -> type:
 def _type_difference(expected: type, got: Any, path: str) -> Difference | None:
     """Compare types exactly: a bool is no int, a NumPy number is no Python number, a subclass is not its base."""
     if type(got) is TensorReply and got.kind not in _TENSOR_KINDS:
-        return Difference(f"A subclass of torch.Tensor came back where {_name(expected)} is expected.", f"{path}: {got.kind}")
+        return Difference(
+            f"A subclass of torch.Tensor came back where {_name(expected)} is expected.", f"{path}: {got.kind}"
+        )
     if type(got) is Opaque:
-        return Difference(f"Something came back that is not plain data where {_name(expected)} is expected.", f"{path}: {got.type_name}")
+        return Difference(
+            f"Something came back that is not plain data where {_name(expected)} is expected.",
+            f"{path}: {got.type_name}",
+        )
     if _type_of(got) is expected:
         return None
     if type(got) is NumpyScalar:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cloudpickle
 import pytest
@@ -124,7 +124,7 @@ class Suites:
         return self._judge
 
 
-def isolation_level(sandbox: Sandbox) -> str:
+def isolation_level(sandbox: Sandbox) -> Literal["full", "process"]:
     """Return "full" if no student can read the reference or another's work, else "process"."""
     features = sandbox.features
     if features.landlock:
@@ -138,9 +138,7 @@ def _world_readable(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o005 for folder in (path, *path.resolve().parents))
 
 
-def run_suites(
-    sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites], None], suites: Path = SUITES
-) -> None:
+def run_suites(sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites], None], suites: Path = SUITES) -> None:
     """Collect the hidden suites and call `job` with them, inside pytest's session.
 
     Raises:
@@ -149,7 +147,9 @@ def run_suites(
     plugin = _Plugin(sandbox, assignment, job)
     # Nothing of pytest's own configuration here: a pytest.ini or a conftest.py above must not change a grade.
     arguments = [*_ARGUMENTS, "-c", os.devnull, "--rootdir", str(suites), "--confcutdir", str(suites)]
-    code = pytest.main([*arguments, *(str(suites / f"test_{part.id}.py") for part in assignment.graded_parts)], [plugin])
+    code = pytest.main(
+        [*arguments, *(str(suites / f"test_{part.id}.py") for part in assignment.graded_parts)], [plugin]
+    )
     if plugin.broken:
         raise plugin.broken
     if code != pytest.ExitCode.OK:
@@ -242,5 +242,3 @@ def plan(items: Sequence[pytest.Item], assignment: Assignment) -> tuple[_Task, .
             raise SuiteBroken(f"the rows of {problem.id} weigh {weight:g}, but it has {problem.points:g} points")
     order = list(problems)
     return tuple(sorted(tasks, key=lambda task: order.index(task.row.number)))
-
-

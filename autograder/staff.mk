@@ -1,6 +1,6 @@
 # The targets of instructors and TAs: part of the Makefile where this folder is.
 
-.PHONY: grade verify check bench stubs release
+.PHONY: grade verify check bench stubs release autograder
 STAFF := grader dev
 
 #:
@@ -47,3 +47,8 @@ stubs:
 release:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder.release
+
+#:   make autograder                   pack what Gradescope gets
+autograder:
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder pack

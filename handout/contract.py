@@ -88,7 +88,9 @@ class _Module:
             return self._function(node)
         lines = [f"class {name}({', '.join(map(ast.unparse, node.bases))}):"]
         methods = [method for method in node.body if isinstance(method, ast.FunctionDef)]
-        lines += [textwrap.indent(self._function(m), "    ") for m in methods if m.name == "__init__" or m.name[0] != "_"]
+        lines += [
+            textwrap.indent(self._function(m), "    ") for m in methods if m.name == "__init__" or m.name[0] != "_"
+        ]
         return "\n".join(lines)
 
     def _function(self, node: ast.FunctionDef) -> str:
@@ -147,7 +149,9 @@ def worked_example(docstring: str) -> str:
             continue
         first, *others = example.source.rstrip("\n").split("\n")
         shown += [f">>> {first}", *(f"... {line}" for line in others)]
-        shown += ["" if line == "<BLANKLINE>" else line for line in example.want.rstrip("\n").split("\n") if example.want]
+        shown += [
+            "" if line == "<BLANKLINE>" else line for line in example.want.rstrip("\n").split("\n") if example.want
+        ]
     return "\n".join(shown)
 
 

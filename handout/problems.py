@@ -73,8 +73,11 @@ class Assignment:
         raise KeyError(f"no problem is called {id!r}")
 
 
+PROBLEMS = Path(__file__).with_name("problems.toml")
+
+
 @cache
-def load_assignment(path: Path = Path(__file__).with_name("problems.toml")) -> Assignment:
+def load_assignment(path: Path = PROBLEMS) -> Assignment:
     """Read and check `problems.toml`.
 
     Raises:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import select
 import shutil
 import signal
@@ -337,7 +336,9 @@ def _make_root(for_other_users: bool) -> Path:
             root.chmod(0o711)
             for folder in root.parents:
                 if not folder.stat().st_mode & 0o001:
-                    raise SandboxBroken(f"temporary files go to {root.parent}, which other users cannot enter: set TMPDIR")
+                    raise SandboxBroken(
+                        f"temporary files go to {root.parent}, which other users cannot enter: set TMPDIR"
+                    )
         for name in ("cells", "submission"):
             (root / name).mkdir(mode=0o711)  # to be passed through, not listed
     except BaseException:

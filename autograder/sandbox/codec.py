@@ -170,7 +170,7 @@ class _Encoder:
         if kind is np.ndarray and value.dtype.name in _NUMPY_DTYPES:
             self._count(value.size, value.shape)
             flat = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(-1)
-            return ["array", value.dtype.name, list(value.shape), self._blob(memoryview(flat.view(np.uint8)))]
+            return ["array", value.dtype.name, list(value.shape), self._blob(flat.view(np.uint8).data)]
         if isinstance(value, np.generic):
             return ["numpy", value.dtype.name]
         if isinstance(value, torch.dtype):
@@ -209,8 +209,8 @@ class _Encoder:
             storage, offset = span.untyped_storage(), 0
         key = storage._cdata  # the address of the storage itself: the data pointers of empty ones are all 0
         if key not in self._storages:
-            raw = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-            self._storages[key] = self._blob(memoryview(raw.numpy())), storage
+            raw = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._storages[key] = self._blob(raw.numpy().data), storage
         blob = self._storages[key][0]
         return ["tensor", name, list(plain.shape), list(plain.stride()), offset, blob, device, kind]
 

@@ -24,7 +24,7 @@ _ESRCH = 3
 
 
 def prctl(option: int, value: int = 0, pointer: object = None) -> None:
-    """Call prctl(2), or raise OSError."""
+    """Make the system call prctl, or raise OSError."""
     third = ctypes.c_ulong(0) if pointer is None else pointer
     if libc.prctl(option, ctypes.c_ulong(value), third, ctypes.c_ulong(0), ctypes.c_ulong(0)) < 0:
         raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")

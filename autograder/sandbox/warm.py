@@ -56,7 +56,7 @@ def spare_dynamo() -> None:
     """Keep PyTorch from importing its compiler where it only marks what must not be compiled."""
     if "torch._dynamo" not in sys.modules:
         sys.modules["torch._dynamo"] = understudy = _Understudy()
-        torch._dynamo = understudy  # type: ignore[assignment]
+        torch._dynamo = understudy
 
 
 class _Optimizer(torch.optim.Optimizer):
@@ -86,8 +86,8 @@ def _workload() -> None:
     import numpy as np
     from jaxtyping import Bool, Float, Int
 
-    for dtype, axes in ((Float, "batch dim"), (Float, "... query d"), (Int, "batch sequence"), (Bool, "query key")):
-        dtype[Tensor, axes]
+    for kind, axes in ((Float, "batch dim"), (Float, "... query d"), (Int, "batch sequence"), (Bool, "query key")):
+        kind[Tensor, axes]
     generator = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.float64):
         x = torch.randn(4, 8, generator=generator, dtype=dtype, requires_grad=True)
@@ -97,7 +97,7 @@ def _workload() -> None:
             optimizer.zero_grad()
             loss = (model(x).squeeze(-1) - 1).pow(2).mean() + nn.functional.mse_loss(x @ x.T, (x @ x.T).detach())
             loss.backward()
-            optimizer.step(lambda: loss)
+            optimizer.step()
         optimizer.load_state_dict(optimizer.state_dict())
         scores = einops.einsum(x, x, "q d, k d -> q k").masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
         einops.rearrange(scores.softmax(-1), "q (a b) -> a q b", a=2).sum().backward()

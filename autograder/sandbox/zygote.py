@@ -57,7 +57,9 @@ class _Slot:
 class Zygote:
     """State of the forked process."""
 
-    def __init__(self, control: socket.socket, root: Path, features: Features, uids: UidRange | None, ahead: int) -> None:
+    def __init__(
+        self, control: socket.socket, root: Path, features: Features, uids: UidRange | None, ahead: int
+    ) -> None:
         self._control = control
         self._root = root
         self._features = features

@@ -14,7 +14,10 @@ REFERENCE = Path(__file__).resolve().parents[2] / "reference"
 def found(part, text, **helpers):
     """What is found in one part with its helper files: names and problems."""
     sources = {f"{part}.py": dedent(text)} | {f"{name}.py": dedent(helper) for name, helper in helpers.items()}
-    return {(violation.name, (violation.problem or "the part").removeprefix(f"{part}.")) for violation in check_part(part, sources)}
+    return {
+        (violation.name, (violation.problem or "the part").removeprefix(f"{part}."))
+        for violation in check_part(part, sources)
+    }
 
 
 # What is refused: part, source, helper files, and the names and problems that are found.
@@ -601,7 +604,10 @@ def test_violation_names_the_line_the_name_and_the_rule():
 
 
 def test_violation_in_a_helper_file_is_found_there():
-    sources = {"einsums.py": "from .extra.axes import f\ndef mean_pool(x):\n    return f(x)\n", "extra/axes.py": "\n\ndef f(x):\n    return x.mean(1)\n"}
+    sources = {
+        "einsums.py": "from .extra.axes import f\ndef mean_pool(x):\n    return f(x)\n",
+        "extra/axes.py": "\n\ndef f(x):\n    return x.mean(1)\n",
+    }
     [violation] = check_part("einsums", sources)
     assert (violation.file, violation.line, violation.problem) == ("extra/axes.py", 4, "einsums.mean_pool")
 
