@@ -80,7 +80,7 @@ class Reader:
             text = f"Not started: `{problem}` still raises NotImplementedError{self._at(frame)}."
         elif "builtins.SystemExit" in outcome.type_names:
             text = f"`{problem}` called sys.exit(){self._at(frame)}. Return a value, or raise an error, instead."
-        elif frame is not None and outcome.frames[-1] != frame and name in ("TypeError", "AttributeError"):
+        elif frame is not None and self._own(outcome.frames[-1]) is None and name in ("TypeError", "AttributeError"):
             # raised by the library that they called, or by the test when it used what they returned
             text = f"`{problem}` raised {name} below {self._place(frame)}."
         elif frame is None and name == "ModuleNotFoundError":
@@ -120,12 +120,15 @@ class Reader:
         return any(re.search(pattern.encode(), content) for content in self.submission.files.values())
 
     def _innermost(self, error: RemoteError) -> Frame | None:
-        """Return the last frame of the student's own code, under the name that they know it by."""
-        for frame in reversed(error.frames):
-            for name, content in self.submission.files.items():
-                own = frame.file.endswith(f"/submission/{_package_folder(frame.file)}/{name}")
-                if own and 1 <= frame.line <= len(_lines(content)):
-                    return Frame(name, frame.line, min(max(frame.column, 0), 200), frame.function)
+        """Return the last frame of the student's own code."""
+        return next((own for frame in reversed(error.frames) if (own := self._own(frame))), None)
+
+    def _own(self, frame: Frame) -> Frame | None:
+        """Return a frame of the student's own code under the name that they know its file by, None for any other."""
+        for name, content in self.submission.files.items():
+            staged = frame.file.endswith(f"/submission/{_package_folder(frame.file)}/{name}")
+            if staged and 1 <= frame.line <= len(_lines(content)):
+                return Frame(name, frame.line, min(max(frame.column, 0), 200), frame.function)
         return None
 
     def _place(self, frame: Frame) -> str:

@@ -95,11 +95,7 @@ class Judge:
         self._closed |= {part: self._reader.missing_file(part) for part in parts if part not in present}
         outcomes = {tuple(present): self._inspect(present, sources)}
         if not isinstance(outcomes[tuple(present)], Reply):  # one of the files is to blame: find out which
-            others = {part: {f"{other}.py" for other in present if other != part} for part in present}
-            outcomes = {
-                (part,): self._inspect([part], {file: sources[file] for file in sources.keys() - others[part]})
-                for part in present
-            }
+            outcomes = {(part,): self._inspect([part], sources) for part in present}
         for group, outcome in outcomes.items():
             if isinstance(outcome, Reply):
                 for problem, line in reversed(outcome.value):  # the first of a problem is the one that is shown
@@ -182,7 +178,7 @@ class Judge:
         return expected, self._answer(problem, request, expected.cpu if expected else _UNMEASURED_CPU)
 
     def _run_reference(self, probe: Probe, request: bytes) -> Expected:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
         start = time.process_time()

@@ -14,6 +14,7 @@ from torch import nn
 
 from reference import data, dtypes, flops, memory, model, napkin, optimizers, training
 from tests.allowed import OTHER_PARTS, RULES
+from tests.checks import check_equal
 
 PATH = Path(__file__).with_name("facts.json")
 
@@ -44,9 +45,20 @@ def facts() -> dict[str, Any]:
         "flops": _flops(),
         "roofline": _roofline(),
         "losses": _losses(),
+        "failure": _failure(),
         "rules": [{"where": _where(rule.where), "says": rule.says} for rule in RULES]
         + [{"where": ["*"], "says": OTHER_PARTS}],
     }
+
+
+def _failure() -> str:
+    """Return what a public test says to someone who counts bits."""
+    x = torch.zeros(4, 8)
+    try:
+        check_equal(8 * memory.get_memory_usage(x), memory.get_memory_usage(x), hint="bytes, not bits and not elements")
+    except AssertionError as error:
+        return str(error)
+    raise AssertionError("bits passed for bytes")
 
 
 def _where(places: frozenset[str]) -> list[str]:

@@ -14,7 +14,7 @@ SHIFT = "the target of each token is the token after it"
 
 def _written(path: Path, tokens: list[int], dtype: str) -> np.memmap:
     np.array(tokens, dtype=dtype).tofile(path)
-    return np.memmap(path, dtype=dtype, mode="r")
+    return np.memmap(path, dtype, "c")
 
 
 @pytest.mark.problem("data.open_tokens")

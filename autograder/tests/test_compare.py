@@ -236,6 +236,13 @@ def test_tolerance_is_relative_to_the_largest_magnitude():
     assert difference(expected, expected + torch.tensor([0, 0.9e-2])) is None
     assert "values differ; the first place is index (1,)" in reason(expected, expected + torch.tensor([0, 1.1e-2]))
     assert difference(expected, -expected) is not None
+    assert difference(-expected, -expected + torch.tensor([0, 0.9e-2])) is None  # whatever its sign
+    assert "values differ" in reason(torch.ones(1000), torch.ones(1000) + torch.eye(1000)[3] * 1e-3)  # largest, not sum
+
+
+def test_tolerance_does_not_scale_with_what_the_student_returns():
+    assert "values differ" in reason(torch.ones(2), torch.ones(2) * 5, rtol=0.9)
+    assert reason(1.0, 5.0, rtol=0.9) == "A float differs."
 
 
 def test_each_leaf_has_a_scale_of_its_own():

@@ -149,10 +149,15 @@ FAULTS = [
         "took far longer",
     ),
     in_function("shared mappings", "import mmap\nreturn [mmap.mmap(-1, 1 << 30) for _ in range(50)]", "memory.py line"),
-    at_import(
+    in_function(
         "200 MB of output",
-        "import sys\nfor _ in range(100): print('x' * (1 << 20)); print('y' * (1 << 20), file=sys.stderr)",
-        keeps=True,
+        f"""
+        import sys
+        while PRINTED.pop(): print("x" * (1 << 20)); print("y" * (1 << 20), file=sys.stderr)
+        PRINTED.append(0)
+        {RIGHT}
+        """,
+        keeps=True, more="PRINTED = [0] + [1] * 100",
     ),
     in_function("prints for ever", "while True: print(0)", "took far longer"),
     in_function("300 MB of files", "import time\nfor i in range(5): open(f'{i}', 'wb').write(bytes(60 << 20))\ntime.sleep(20)", "256 MiB", "files"),
@@ -379,8 +384,7 @@ FAULTS = [
             frame = frame.f_back
         os.write(4, b"".join(codec.encode([numpy.zeros(3), [[]], {}, None, torch.zeros(2)], frame.f_locals["ticket"])))
         """,
-        "sent bytes to the grader",
-        keeps=True,
+        "does not define",
     ),
     # What is to be ignored
     at_import(

@@ -64,7 +64,9 @@ def test_each_ending_is_named(outcome, words):
 
 
 def test_an_exception_is_told_by_type_file_line_and_function():
-    assert told(raised("builtins.ValueError")) == "`memory.get_memory_usage` raised ValueError at memory.py line 9, in get_memory_usage."
+    for kind in ("ValueError", "TypeError"):
+        text = f"`memory.get_memory_usage` raised {kind} at memory.py line 9, in get_memory_usage."
+        assert told(raised(f"builtins.{kind}")) == text
 
 
 def test_the_innermost_line_of_their_own_counts_whatever_lies_below():
@@ -117,7 +119,7 @@ def test_hints_for_common_mistakes(error, words):
     "name",
     [
         "student.memory.SECRET", "builtins.SECRET", "SECRET.ValueError", "SECRET", "", ".", "student.SECRET.MineError", "studentSECRET.X",
-        "einops.SECRET", "builtins.print", "student.memory.get_memory_usage", "student.memory.MineErr", "student.memory.(.*", "student.memory.Mine\nSECRET",
+        "einops.SECRET", "SECRET.EinopsError", "builtins.print", "student.memory.get_memory_usage", "student.memory.MineErr", "student.memory.(.*", "student.memory.Mine\nSECRET",
     ],
 )  # fmt: skip
 def test_no_forged_type_name_is_shown(name):
@@ -188,6 +190,8 @@ def test_a_very_long_line_is_cut():
     reader = Reader(Submission({"memory.py": b"x" * 10**6}, "", ()))
     error = raised("builtins.NameError", frames=(("memory.py", 1, 0, "<module>"),))
     assert len(reader.import_fault("memory", error, b"").student) < 500
+    far = raised("builtins.SyntaxError", frames=(("memory.py", 1, 10**6, "<module>"),))
+    assert len(reader.import_fault("memory", far, b"").student) < 1000
 
 
 def test_a_file_of_another_encoding_is_called_that():

@@ -131,9 +131,10 @@ def test_modules_of_a_submission_import_each_other_and_shadow_nothing(sandbox):
             "handout",
             "student.none",
         ):
-            with suppress(ImportError):
-                importlib.import_module(name)
-                found.append(name)
+            if name not in sys.modules:  # what is loaded already is no secret
+                with suppress(ImportError):
+                    importlib.import_module(name)
+                    found.append(name)
         return found, torch.ones(1).item()
 
     assert ask(child, others) == Reply(([], 1.0))
@@ -309,11 +310,15 @@ def test_an_optimizer_does_not_bring_the_compiler():
                 optimizer.step()
                 optimizer.zero_grad()
                 optimizer.load_state_dict(optimizer.state_dict())
-            real = getattr(sys.modules.get("torch._dynamo"), "__file__", None)
-            return weight.detach().mean().item() < 1, real is None, "torch._dynamo.eval_frame" in sys.modules
-        report = ask(use).value
+            import inspect
+            inspect.getmodule(inspect.currentframe())  # looks at every module
+            return weight.detach().mean().item() < 1, "torch._dynamo.eval_frame" in sys.modules
+        def compile_it(lib):
+            import torch._dynamo.eval_frame
+            return torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item()
+        report = ask(use).value, ask(compile_it).value
     """)
-    assert report == [True, True, False]
+    assert report == [[True, False], 2.0]  # whoever needs the compiler still gets it
 
 
 def test_an_optimizer_works_where_the_internals_are_other_ones():
@@ -326,11 +331,11 @@ def test_an_optimizer_works_where_the_internals_are_other_ones():
             weight.grad = torch.ones(3)
             optimizer.step()
             return weight.tolist()
-        report = ask(use).value, "torch._dynamo" in sys.modules and hasattr(sys.modules["torch._dynamo"], "__file__")
+        report = ask(use).value, "torch._dynamo.eval_frame" in sys.modules
         """,
         before="warm_module.spare_dynamo = lambda: None",
     )
-    assert report[0] == [0.5] * 3
+    assert report == [[0.5] * 3, True]
 
 
 def test_children_may_use_two_threads():
@@ -422,7 +427,7 @@ def test_an_import_has_a_deadline_too(sandbox, part, outcome):
 
 def test_output_is_drained_and_its_beginning_kept(child):
     def shout(lib):
-        print("the beginning")
+        os.write(1, b"the beginning")
         for _ in range(200):
             os.write(1, b"x" * (1 << 20))
         return "heard"
@@ -761,12 +766,10 @@ def test_running_processes_are_seen():
     process = subprocess.Popen(["sleep", "60"], user=55_990)
     assert eventually(lambda: 55_990 in uids._running_uids())
     assert syscalls.uid_runs(55_990) and not syscalls.uid_runs(55_991)
-    cleanup.kill_uid(55_990, {process.pid} | cleanup_children())
-    assert eventually(lambda: process.poll() == -signal.SIGKILL)
-
-
-def cleanup_children():
-    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    cleanup.kill_uid(55_990, {int(pid) for pid in children} - {process.pid})
+    assert not Path(f"/proc/{process.pid}").exists()
+    process.wait()
 
 
 @needs_root
@@ -818,7 +821,8 @@ def test_a_temporary_folder_that_children_cannot_reach_is_refused(monkeypatch, t
 def test_a_repository_that_is_shut_to_children_can_grade(tmp_path):
     """Root's own folder is a usual place for it; the children need nothing in it."""
     copy = tmp_path / "shut" / "repository"
-    shutil.copytree(ROOT / "autograder", copy / "autograder", ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    for folder in ("autograder", "handout", "tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "hidden"))
     (tmp_path / "shut").chmod(0o700)
     program = (
         _CLEAN.format(root=str(copy), before="")
@@ -932,7 +936,12 @@ def test_the_clean_start_forgets_the_environment(tmp_path):
             for place in ("environ", "cmdline"):
                 with suppress(FileNotFoundError, ProcessLookupError):
                     assert secret.encode() not in Path(f"/proc/{pid}/{place}").read_bytes()
-        assert not any(_holds(pid, secret.encode()) for pid in locked()[:1])
+
+        def scanned():
+            sizes = [_scan(pid, secret.encode()) for pid in locked()]
+            return any(size > 100 << 20 for size in sizes)
+
+        assert eventually(scanned, 30)
     finally:
         grader.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -940,16 +949,23 @@ def test_the_clean_start_forgets_the_environment(tmp_path):
         grader.kill()
 
 
-def _holds(pid, needle):
-    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+def _scan(pid, needle):
+    """Return how many bytes of a process could be read, or fail if they hold `needle`."""
+    read = 0
+    with (
+        suppress(FileNotFoundError, ProcessLookupError),
+        open(f"/proc/{pid}/maps") as maps,
+        open(f"/proc/{pid}/mem", "rb", buffering=0) as memory,
+    ):
         for line in maps:
             start, end = (int(part, 16) for part in line.split()[0].split("-"))
             if line.split()[1][0] == "r" and "[v" not in line:
                 with suppress(OSError, ValueError, OverflowError):
                     memory.seek(start)
-                    if needle in memory.read(end - start):
-                        return True
-    return False
+                    data = memory.read(end - start)
+                    read += len(data)
+                    assert needle not in data
+    return read
 
 
 # Pieces

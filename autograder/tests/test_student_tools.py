@@ -376,6 +376,23 @@ def release(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until something is so, and fail if it does not come."""
+    deadline = time.perf_counter() + seconds
+    while not condition():
+        assert time.perf_counter() < deadline
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Watcher:
     """`make watch` in a session of its own, and what it has printed so far."""
 
@@ -463,27 +480,34 @@ def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Wat
 
     os.killpg(watcher.process.pid, signal.SIGINT)
     assert watcher.process.wait(timeout=10) == 0
-    deadline = time.perf_counter() + 10
-    while not watcher.is_gone():
-        assert time.perf_counter() < deadline, "processes are left behind"
-        time.sleep(0.05)
+    wait_until(watcher.is_gone)
+
+
+HANGS = """
+import os
+from pathlib import Path
+Path(__file__).with_name("pid.txt").write_text(str(os.getpid()))
+while True:
+    try:
+        pass
+    except BaseException:
+        pass
+"""
 
 
 @posix_only
 def test_a_run_that_hangs_or_dies_is_replaced_by_the_next_save(watcher: Watcher, release: Path) -> None:
-    part = release / "student" / "memory.py"
-    solution = (ROOT / "reference" / "memory.py").read_text(encoding="utf-8")
+    part, pid = release / "student" / "memory.py", release / "student" / "pid.txt"
 
-    before = len(watcher.printed)
-    part.write_text("while True:\n    try:\n        pass\n    except BaseException:\n        pass\n", encoding="utf-8")
-    watcher.wait_for("memory ...", after=before)
-    time.sleep(0.3)
+    part.write_text(HANGS, encoding="utf-8")
+    wait_until(lambda: pid.exists() and pid.read_text() != "")
     before = len(watcher.printed)
     part.write_text("import os\nos._exit(3)\n", encoding="utf-8")
     watcher.wait_for("the tests ended in the middle (exit status 3)", after=before)
     watcher.wait_for("Ctrl-C ends this", after=before)
+    wait_until(lambda: not is_alive(int(pid.read_text())))
     before = len(watcher.printed)
-    part.write_text(solution, encoding="utf-8")
+    shutil.copyfile(ROOT / "reference" / "memory.py", part)
     watcher.wait_for("Ctrl-C ends this", after=before)
 
     assert watcher.state_of("memory.storage_bytes", after=before) == "done"
