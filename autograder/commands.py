@@ -93,8 +93,6 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
     assignment = load_assignment()
     try:
         submission = read_submission(path, frozenset(part.id for part in assignment.parts))
-        if out.is_dir():
-            return _refuse("grade", f"{out} is a folder: name a file for the results")
         _check_writable(out)
         with _sandbox(isolation) as sandbox:
             from autograder.grade import Grade
@@ -120,9 +118,8 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
             except Stopped:
                 raise
             except BaseException:
-                # Our fault: no file that looks like a mark, so that it is graded again instead of counted.
-                if known:
-                    out.unlink(missing_ok=True)
+                # Our fault: no file that looks like a mark, neither ours nor an older one, so that it is graded again.
+                out.unlink(missing_ok=True)
                 raise
         print_grade(known[0], assignment)
         return 0
@@ -152,6 +149,8 @@ def _check_writable(out: Path) -> None:
     """Find out before grading, and without touching what is there, whether the results can be written."""
     import tempfile
 
+    if out.is_symlink() or (out.exists() and not out.is_file()):  # a device would be replaced for the whole machine
+        raise _CannotGrade(f"{out} is a folder or no plain file: name a file for the results")
     try:
         with tempfile.TemporaryFile(dir=out.parent):
             pass

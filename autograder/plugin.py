@@ -114,7 +114,9 @@ class Suites:
         # No next item: the case that runs next may be in any suite, since those of a lost row are left out.
         reports = runtestprotocol(case, log=False, nextitem=None)
         if self.raised is None and not all(report.passed for report in reports):
-            raise SuiteBroken(f"{case.nodeid} was skipped, or failed without an exception")
+            raise SuiteBroken(f"{case.nodeid} failed without an exception")
+        if isinstance(self.raised, (pytest.skip.Exception, pytest.fail.Exception, pytest.exit.Exception)):
+            raise SuiteBroken(f"{case.nodeid} skips, fails or ends the run by pytest's own means") from self.raised
         return self.raised
 
     @property

@@ -33,7 +33,8 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take the bar away."""
-        self._progress.stop()
+        if sys.stderr.isatty():
+            self._progress.stop()
 
     def __call__(self, grade: Grade) -> None:
         """Show how far the rows are."""
@@ -45,7 +46,7 @@ def print_grade(grade: Grade, assignment: Assignment) -> None:
     """Print a line a problem and what was lost, then the total."""
     console = Console(highlight=False)
     for note in grade.notes:
-        console.print(f"[yellow]{escape(note)}[/]")
+        console.print(f"[yellow]{escape(_printable(note))}[/]")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     table.add_column("problem")
@@ -67,5 +68,10 @@ def print_grade(grade: Grade, assignment: Assignment) -> None:
     console.print(f"\n[bold]{grade.score:g} of {grade.max_score:g} points[/], isolation: {grade.isolation}")
 
 
+def _printable(text: str) -> str:
+    """Take the commands to the terminal out of what a student wrote."""
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+
+
 def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
+    return "\n".join(f"    {line}" for line in _printable(text).splitlines())

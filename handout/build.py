@@ -35,7 +35,7 @@ class Handout:
         self.contract = contract()
         self.fonts = typst.Fonts(include_system_fonts=False, font_paths=[str(HERE / "fonts")])
 
-    def compile(self, language: str, format: str) -> tuple[bytes, dict[str, Any]]:
+    def compile(self, language: str, format: str) -> tuple[bytes, dict[str, list[Any]]]:
         """Return a document, and its outline: what both languages must share."""
         compiler = typst.Compiler(str(MAIN), root=str(HERE), font_paths=self.fonts)
         inputs = {"lang": language, "format": format, "contract": json.dumps(self.contract)}
@@ -69,19 +69,23 @@ class Handout:
         self.check(outlines)
         return files
 
-    def check(self, outlines: dict[str, dict[str, Any]]) -> None:
+    def check(self, outlines: dict[str, dict[str, list[Any]]]) -> None:
         """Refuse languages that differ, and problems that are missing or out of order."""
         first, *others = LANGUAGES
         for language in others:
-            for what, found in outlines[first].items():
-                if found != outlines[language][what]:
-                    raise HandoutError(f"{first} and {language} differ in {what}:\n{found}\n{outlines[language][what]}")
+            for what, ours in outlines[first].items():
+                theirs = outlines[language][what]
+                if len(ours) != len(theirs):
+                    raise HandoutError(f"{first} has {len(ours)} {what}, {language} has {len(theirs)}")
+                for a, b in zip(ours, theirs, strict=True):
+                    if a != b:
+                        raise HandoutError(f"{first} and {language} differ in {what}:\n{a}\n{b}")
         ids = [problem["id"] for problem in outlines[first]["problems"]]
         if ids != list(self.contract["problems"]):
             raise HandoutError(f"problems are missing from the handout, or out of order: {ids}")
 
 
-def outline(compiler: typst.Compiler) -> dict[str, Any]:
+def outline(compiler: typst.Compiler) -> dict[str, list[Any]]:
     """Return what both languages must share, in the order of the document."""
 
     def found(selector: str) -> list[dict[str, Any]]:
@@ -93,18 +97,17 @@ def outline(compiler: typst.Compiler) -> dict[str, Any]:
         "formulas": [(e.get("label"), wordless(e["body"])) for e in found("math.equation.where(block: true)")],
         "code": [e["text"] for e in found("raw.where(block: true)")],
         "problems": [e["value"] for e in found("<problem-meta>")],
-        "footnotes": len(found("footnote")),
+        "footnotes": [e.get("label") for e in found("footnote")],
     }
 
 
 def wordless(content: Any) -> Any:
-    """Return a formula with every word of two letters and more replaced by "word": words are translated."""
+    """Return a formula with a "word" in place of each text of two letters and more: texts are translated."""
     if isinstance(content, dict):
-        return {key: wordless(value) for key, value in content.items()}
+        words = content.get("func") == "text" and re.search(r"[^\W\d_]{2,}|[\u4e00-\u9fff]", str(content["text"]))
+        return "word" if words else {key: wordless(value) for key, value in content.items()}
     if isinstance(content, list):
         return [wordless(value) for value in content]
-    if isinstance(content, str) and re.fullmatch(r"[^\W\d_]{2,}( [^\W\d_]+)*", content):
-        return "word"
     return content
 
 
@@ -121,13 +124,33 @@ _STICK = re.compile(r"((?:[（(“])?<math>(?:(?!</math>).)*</math>[，。；：
 _FONT = re.compile(r"url\(([\w.-]+\.woff2)\)")
 
 
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_CELL = re.compile(r"<(t[hd])([^>]*)>(.*?)</t[hd]>", re.DOTALL)
+_NUMBER = re.compile(r"[\d.,+*×−–-]*|[\d.]+e\d+\*?")
+
+
 def finish_html(text: str) -> str:
-    """Put style and fonts into the page, and repair what browsers do to formulas."""
+    """Put style and fonts into the page, align numbers in tables, and repair what browsers do to formulas."""
+    text = _TABLE.sub(lambda match: _numbers_to_the_right(match[0]), text)
     text = _STICK.sub(r'<span class="nb">\1</span>', text)
     text = _FENCE.sub(r'<mrow><mo stretchy="false">\1</mo>\2<mo stretchy="false">\3</mo></mrow>', text)
     if text.count("</head>") != 1:
         raise HandoutError("the page has no head to put a style into")
     return text.replace("</head>", f"<style>{style()}</style></head>")
+
+
+def _numbers_to_the_right(table: str) -> str:
+    """Mark the cells of the columns that hold numbers alone: the compiler's pages know no alignment."""
+    rows = [_CELL.findall(row) for row in table.split("</tr>")[:-1]]
+    plain = [[re.sub(r"<[^>]*>|\s", "", cell) for _, _, cell in row] for row in rows[1:]]
+    numeric = {i for i in range(len(rows[0])) if all(_NUMBER.fullmatch(row[i]) for row in plain if i < len(row))}
+
+    def mark(row: str) -> str:
+        places = iter(range(len(rows[0])))
+        number = {True: ' class="num"', False: ""}
+        return _CELL.sub(lambda m: f"<{m[1]}{m[2]}{number[next(places) in numeric]}>{m[3]}</{m[1]}>", row)
+
+    return "</tr>".join(map(mark, table.split("</tr>")))
 
 
 def style() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from handout.problems import Problem, load_assignment
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH = 84  # characters of code that a line of the document holds
+WIDTH = 96  # characters of code that a line of the document holds
 
 # Parts in which writing the axes is the exercise: their signatures are shown as the stubs have them, without.
 WITHOUT_AXES = frozenset({"einsums"})

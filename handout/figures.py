@@ -16,7 +16,7 @@ from matplotlib import font_manager
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from handout.facts import PATH as FACTS
 from reference import strides
@@ -164,19 +164,21 @@ def _stack(axes: Axes, words: list[str], stacks: list[dict[str, float]], kinds: 
 def graph(facts: Facts, say: Say) -> Figure:
     """Draw the products of a training step on the graph of the model: forward above, backward below."""
     of = facts["flops"]
-    figure, axes = _blank(2.75)
+    figure, axes = _blank(2.4)
     million = lambda flops: f"{flops / 1e6:.2g}" if flops < 1e6 else f"{flops / 1e6:.1f}"  # noqa: E731
     tensors = [(0, "$x$"), (4, "$h_1$"), (8, "$h_2$"), (12, "$y$")]
     for x, name in tensors:
-        axes.add_patch(plt.Circle((x, 0), 0.55, facecolor="white", edgecolor=INK, linewidth=1))
-        axes.text(x, -0.03, name, ha="center", va="center", fontsize=10.5)
-    for layer, (size, weight) in enumerate(zip((of["square"], of["square"], of["last"]), ("$W_1$", "$W_2$", "$w$"), strict=True)):
+        axes.text(x, 0, name, ha="center", va="center", fontsize=11, bbox={"boxstyle": "circle,pad=0.35", "facecolor": "white", "edgecolor": INK})
+    sizes = (of["square"], of["square"], of["last"])
+    for layer, (size, weight) in enumerate(zip(sizes, ("$W_1$", "$W_2$", "$w$"), strict=True)):
         middle = 4 * layer + 2
-        axes.add_patch(FancyBboxPatch((middle - 0.65, -0.45), 1.3, 0.9, boxstyle="round,pad=0.05", facecolor=NAVY, edgecolor=NAVY))
-        axes.text(middle, -0.03, weight, ha="center", va="center", color="white", fontsize=10.5)
+        axes.text(
+            middle, 0, weight, ha="center", va="center", color="white", fontsize=11,
+            bbox={"boxstyle": "round,pad=0.5,rounding_size=0.2", "facecolor": NAVY, "edgecolor": NAVY},
+        )
         arrow = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2}
-        axes.annotate("", xy=(middle - 0.72, 0), xytext=(middle - 1.45, 0), arrowprops=arrow)
-        axes.annotate("", xy=(middle + 1.45, 0), xytext=(middle + 0.72, 0), arrowprops=arrow)
+        axes.annotate("", xy=(middle - 0.8, 0), xytext=(middle - 1.35, 0), arrowprops=arrow)
+        axes.annotate("", xy=(middle + 1.4, 0), xytext=(middle + 0.8, 0), arrowprops=arrow)
         axes.text(middle, 0.82, million(size), ha="center", va="bottom")
         axes.annotate(
             "", xy=(middle, -0.62), xytext=(middle + 1.75, -1.15),

@@ -156,6 +156,8 @@ class Zygote:
 
     def _end(self, pid: int, report: bool = False) -> dict[str, Any]:
         """Kill a child and whatever it started, reap it, wipe its folder, and say how it had ended by itself."""
+        if pid not in self._live:  # a child of an earlier submission, ended by `load`
+            return {"signal": None, "exit": None}
         slot, uid = self._live.pop(pid)
         by_itself, status = _reap(pid, grace=_GRACE if report else 0)
         if not by_itself:

@@ -97,7 +97,7 @@ class _Ground:
         writable.mkdir()
         writable.chmod(0o777)
         facts.writable = str(writable)
-        self._sockets = []
+        self._sockets: list[socket.socket] = []
         for name, kind in (("stream", socket.SOCK_STREAM), ("datagram", socket.SOCK_DGRAM)):
             for family in (socket.AF_UNIX, socket.AF_INET):
                 address: Any = f"{facts.folder}/{name}" if family == socket.AF_UNIX else ("127.0.0.1", 0)
@@ -127,8 +127,9 @@ def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
     import cloudpickle
 
     from autograder.sandbox import limits
-    from autograder.sandbox.client import IMPORT_DEADLINE, Deadline, Died, Features, Reply, Sandbox
+    from autograder.sandbox.client import IMPORT_DEADLINE, Deadline, Died, Reply, Sandbox
     from autograder.sandbox.warm import warm
+    from autograder.sandbox.zygote import Features
 
     warm()
     ground = _Ground()

@@ -4,7 +4,8 @@ Each attack is refused, and succeeds once the walls that it names are taken away
 stand in its way, each is enough alone.
 """
 
-# ruff: noqa: PTH  # an attack names the system call that it makes
+# An attack names the system call that it makes.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH108, PTH109, PTH115, PTH123, PTH208, PTH211
 
 import ctypes
 import fcntl
@@ -45,14 +46,13 @@ pytestmark = pytest.mark.skipif(not (MACHINE.landlock and MACHINE.seccomp), reas
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a child can import no test
 
 USER = 61_234
-NUMBER = {
-    name: numbers[0 if syscalls.ON_X86 else 1]
-    for calls in (
-        *seccomp._DENIED.values(),
-        {"clone": seccomp._CLONE, "clone3": seccomp._CLONE3, "tgkill": seccomp._TGKILL},
-    )
-    for name, numbers in calls.items()
+_NUMBERS: dict[str, tuple[int | None, int | None]] = {
+    **{name: numbers for calls in seccomp._DENIED.values() for name, numbers in calls.items()},
+    "clone": seccomp._CLONE,
+    "clone3": seccomp._CLONE3,
+    "tgkill": seccomp._TGKILL,
 }
+NUMBER = {name: numbers[0 if syscalls.ON_X86 else 1] for name, numbers in _NUMBERS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def leave_a_file_in_tmp(facts, lib):
 
 
 def leave_shared_memory(facts, lib):
-    import _posixshmem
+    import _posixshmem  # type: ignore[import-not-found]
 
     name = f"/accounting-attack-{os.getpid()}"
     os.close(_posixshmem.shm_open(name, os.O_CREAT | os.O_RDWR, 0o600))
@@ -777,6 +777,16 @@ def test_every_denied_call_is_refused_inside_a_child(grounds):
 # Ends
 
 
+def close_the_replies(facts, lib):
+    os.close(4)
+    time.sleep(60)
+
+
+def close_everything(facts, lib):
+    os.closerange(0, 1000)
+    time.sleep(60)
+
+
 @pytest.mark.parametrize(
     ("attack", "outcome"),
     [
@@ -786,8 +796,8 @@ def test_every_denied_call_is_refused_inside_a_child(grounds):
         (lambda facts, lib: ctypes.string_at(0), Died(int(signal.SIGSEGV), None)),
         (lambda facts, lib: os.abort(), Died(int(signal.SIGABRT), None)),
         (lambda facts, lib: os.kill(os.getpid(), signal.SIGKILL), Died(int(signal.SIGKILL), None)),
-        (lambda facts, lib: (os.close(4), time.sleep(60)), Died(None, None)),
-        (lambda facts, lib: (os.closerange(0, 1000), time.sleep(60)), Died(None, None)),
+        (close_the_replies, Died(None, None)),
+        (close_everything, Died(None, None)),
         (lambda facts, lib: call(60 if syscalls.ON_X86 else 93, 0), Died(None, 0)),
     ],
     ids=["_exit 0", "_exit 96", "_exit 98", "segfault", "abort", "SIGKILL", "close 4", "close all", "exit of a thread"],
@@ -854,7 +864,7 @@ def test_an_exception_without_a_text_or_a_name_is_an_answer_or_an_end(grounds):
             def __getattribute__(cls, name):
                 raise SystemExit(0)
 
-        raise Nameless("X", (Exception,), {})
+        raise Nameless("X", (Exception,), {})  # type: ignore[misc]
 
     assert grounds.attack(no_text).message == "<no text>"
     assert grounds.attack(no_name) == Died(None, 1)
@@ -1148,7 +1158,7 @@ def test_requests_that_nobody_reads_do_not_keep_the_grader_busy(child):
 
 
 def test_closed_output_does_not_keep_the_grader_busy(child):
-    child.send(lambda lib: (os.close(1), os.close(2), time.sleep(60)))
+    child.send(lambda lib: os.closerange(1, 3) or time.sleep(60))  # type: ignore[func-returns-value]
     before = time.process_time()
     assert child.reply(Deadline(cpu=2, wall=1)) == TimedOut(waited=True)
     assert time.process_time() - before < 0.5

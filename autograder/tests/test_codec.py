@@ -9,6 +9,7 @@ from collections import OrderedDict, namedtuple
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -96,7 +97,8 @@ def test_empty_values_cross():
     ]
     for x, got in zip(empties, snapshot(empties), strict=True):
         assert (got.value.shape, got.value.dtype, got.value.stride()) == (x.shape, x.dtype, x.stride())
-    for value in ([], (), {}, "", b"", [[]], ((),), {"": {}}):
+    values: list[object] = [[], (), {}, "", b"", [[]], ((),), {"": {}}]
+    for value in values:
         assert snapshot(value) == value and type(snapshot(value)) is type(value)
     assert snapshot(np.empty((0, 2), np.int16)).shape == (0, 2)
 
@@ -196,7 +198,7 @@ def test_floats_cross_bit_for_bit(value):
 
 
 def test_containers_keep_type_order_and_named_tuples_become_tuples():
-    value = [(1, [2.0, {"b": None, "a": b"\xff", 3: True, None: (), 2.5: "x", b"k": []}])]
+    value: list[Any] = [(1, [2.0, {"b": None, "a": b"\xff", 3: True, None: (), 2.5: "x", b"k": []}])]
     got = snapshot(value)
     assert got == value and list(got[0][1][1]) == list(value[0][1][1]) and got[0][1][1][3] is True
     assert snapshot(Point(1, 2)) == (1, 2) and type(snapshot(Point(1, 2))) is tuple
@@ -237,10 +239,10 @@ def test_what_is_too_large_crosses_as_a_name_and_not_as_a_forgery(value):
 
 
 def test_a_structure_that_contains_itself_crosses_as_a_name():
-    loop = []
+    loop: list[object] = []
     loop.append(loop)
     assert snapshot(loop) == Opaque("something too large")
-    deep = 1
+    deep: object = 1
     for _ in range(codec.MAX_DEPTH):
         deep = [deep]
     assert snapshot(deep) == deep
@@ -364,7 +366,7 @@ def test_blobs_that_do_not_fill_the_frame_are_refused(sizes):
 
 
 def nested(depth):
-    tree = 1
+    tree: object = 1
     for _ in range(depth):
         tree = ["list", tree]
     return tree
@@ -427,6 +429,11 @@ def test_a_node_that_encode_never_writes_is_refused(tree, match):
         return
     with pytest.raises(BadFrame, match=match):
         forged(tree, EIGHT)
+
+
+def test_a_bool_is_no_number_of_a_blob():
+    with pytest.raises(BadFrame, match="blob"):
+        forged(tensor(blob=True, shape=[1]), bytes(128), [64, 64])
 
 
 GOOD_ERROR = [["builtins.ValueError"], "text", "trace", [["f.py", 1, 0, "f"]]]
@@ -525,9 +532,26 @@ def test_mutated_frames_are_decoded_or_refused_and_nothing_else():
 
 def test_trees_of_arbitrary_nodes_are_decoded_or_refused_and_nothing_else():
     generator = random.Random(7)
-    leaves = (None, True, 0, 1, -1, 2**40, 2**63, 0.5, "", "cpu", "Tensor", "float32", "bool", b"x", [], {})
+    leaves: tuple[object, ...] = (
+        None,
+        True,
+        0,
+        1,
+        -1,
+        2**40,
+        2**63,
+        0.5,
+        "",
+        "cpu",
+        "Tensor",
+        "float32",
+        "bool",
+        b"x",
+        [],
+        {},
+    )
     tags = ("list", "tuple", "dict", "int", "tensor", "array", "numpy", "dtype", "opaque", "uint8", "float64", 7)
-    fields = [[list(codec._DTYPES), "x", 1], [[1], [2, 2], [0], [True], 3], [[1], [0, 1], [4]], [0, 1, True, 2**62],
+    fields: list[list[Any]] = [[*codec._DTYPES, "x", 1], [[1], [2, 2], [0], [True], 3], [[1], [0, 1], [4]], [0, 1, True, 2**62],
               [0, -1, 1, True], ["cpu", "sim", "tpu"], ["Tensor", None]]  # fmt: skip
 
     def tree(depth):
@@ -535,8 +559,7 @@ def test_trees_of_arbitrary_nodes_are_decoded_or_refused_and_nothing_else():
         if depth > 4 or choice < 0.4:
             return generator.choice(leaves)
         if choice < 0.7:
-            picked = [generator.choice(options) for options in fields]
-            picked[0] = generator.choice(picked[0]) if isinstance(picked[0], list) else picked[0]
+            picked: list[object] = [generator.choice(options) for options in fields]
             return ["tensor", *picked]
         return [generator.choice(tags), *(tree(depth + 1) for _ in range(generator.randrange(5)))]
 

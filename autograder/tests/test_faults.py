@@ -642,8 +642,10 @@ WAITING = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Mapping[str, Any]]]:
-    """Start grading the submissions that wait; yield what returns their grades."""
+def waiting(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Mapping[str, Any]]]:
+    """Start grading the submissions that wait, before all other tests of this file; yield what returns their grades."""
     code = """
         import json, sys
         from pathlib import Path
@@ -655,6 +657,8 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
     """
     running = {}
     for name, fault in WAITING.items():
+        if not any(item.name.endswith(f"[{name}]") for item in request.session.items):
+            continue
         folder = write(tmp_path_factory.mktemp("waiting"), fault.files)
         command = [sys.executable, "-c", textwrap.dedent(code), str(ROOT), str(folder)]
         running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,0 +1,321 @@
+"""The handout: it builds, both languages say the same, and nothing in it can differ from the code or give a solution away."""
+
+import ast
+import doctest
+import html
+import importlib
+import json
+import math
+import re
+import struct
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from autograder import stubs
+from handout import contract as contracts
+from handout.problems import load_assignment
+from tests.allowed import RULES
+
+ROOT = stubs.ROOT
+HANDOUT = ROOT / "handout"
+SOURCES = sorted((HANDOUT / "text").glob("*.typ"))
+EXAMPLES = sorted((HANDOUT / "examples").glob("*.pycon"))
+PARTS = [part.id for part in load_assignment().parts]
+PROBLEMS = {problem.id: problem for problem in load_assignment().problems}
+CONTRACT = contracts.contract()
+
+
+@pytest.fixture(scope="module")
+def facts():
+    """The numbers as `reference/` gives them now."""
+    from handout import facts
+
+    return facts.facts()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with all documents, and the CPU seconds of the second build: the clock would also time what else runs here."""
+    pytest.importorskip("typst", reason="the handout needs typst: the extra `handout`")
+    from handout import build
+
+    folder = tmp_path_factory.mktemp("handout")
+    build.Handout().build(folder / "first")
+    start = time.process_time()
+    build.Handout().build(folder / "second")
+    return folder, time.process_time() - start
+
+
+def page(built, language):
+    """Return the words of a web page, one line a block."""
+    text = (built[0] / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
+    text = re.sub(r"<(style|img|math).*?(</\1>|>)", " ", text, flags=re.DOTALL)
+    return html.unescape(re.sub(r"</?(span|code|strong|a)\b[^>]*>", "", text))
+
+
+# --- it builds ---
+
+
+def test_a_pdf_and_a_page_are_built_in_each_language(built):
+    names = {file.name for file in (built[0] / "first").iterdir()}
+
+    assert names == {"handout-en.pdf", "handout-en.html", "handout-zh.pdf", "handout-zh.html"}
+    for file in (built[0] / "first").glob("*.pdf"):
+        assert file.read_bytes().startswith(b"%PDF-")
+        assert b"pdfuaid" in file.read_bytes()
+
+
+def test_the_same_bytes_are_built_twice_and_soon(built):
+    folder, seconds = built
+
+    for file in (folder / "first").iterdir():
+        assert file.read_bytes() == (folder / "second" / file.name).read_bytes(), file.name
+    assert seconds < 5
+
+
+def test_pages_load_nothing_from_elsewhere(built):
+    for language in ("en", "zh"):
+        text = (built[0] / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
+        assert re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"|url\((?!data:)([^)]*)\)', text) == []
+
+
+def test_a_language_that_lacks_a_box_is_refused(built):
+    from handout import build
+
+    handout = build.Handout()
+    _, found = handout.compile("en", "pdf")
+
+    handout.check({"en": found, "zh": found})
+    with pytest.raises(build.HandoutError, match="problems"):
+        handout.check({"en": found, "zh": {**found, "problems": found["problems"][1:]}})
+    with pytest.raises(build.HandoutError, match="missing"):
+        short = {**found, "problems": found["problems"][1:]}
+        handout.check({"en": short, "zh": short})
+
+
+def test_every_committed_font_has_its_licence_beside_it():
+    for folder in (HANDOUT / "fonts", HANDOUT / "web"):
+        assert any(folder.rglob("*.otf")) or any(folder.rglob("*.woff2"))
+        assert "SIL OPEN FONT LICENSE" in (folder / "OFL.txt").read_text(encoding="utf-8")
+    assert (HANDOUT / "web" / "GUST-FONT-LICENSE.txt").exists()
+
+
+# --- it cannot disagree with the code ---
+
+
+def same(a, b):
+    """Compare plain data; floats may differ as they do between processors."""
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return isinstance(b, (int, float)) and math.isclose(a, b, rel_tol=1e-6)
+    return a == b
+
+
+def test_facts_are_current(facts):
+    committed = json.loads((HANDOUT / "facts.json").read_text(encoding="utf-8"))
+    now = json.loads(json.dumps(facts))
+    curves = (committed.pop("losses"), now.pop("losses"))
+
+    stale = [key for key in now if not same(now[key], committed.get(key))]
+
+    assert stale == [], "run python -m handout.facts, then python -m handout.figures"
+    for old, new in zip(*(curve["curves"].values() for curve in curves), strict=True):
+        # Losses are rounded to three digits, and a training run magnifies what processors round differently.
+        np.testing.assert_allclose(new, old, rtol=0.05)
+
+
+def test_figures_are_drawn_from_the_facts_as_they_are():
+    figures = pytest.importorskip("handout.figures", reason="figures need matplotlib", exc_type=ImportError)
+    digest = figures.digest(json.loads((HANDOUT / "facts.json").read_text(encoding="utf-8")))
+    names = {f"{drawing.__name__}-{language}.svg" for drawing in figures.DRAWINGS for language in figures.LANGUAGES}
+
+    assert {file.name for file in (HANDOUT / "figures").glob("*.svg")} == names
+    for name in names:
+        text = (HANDOUT / "figures" / name).read_text(encoding="utf-8")
+        assert f"drawn from {digest}" in text, f"{name} is stale: run python -m handout.figures"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.name)
+def test_no_large_number_is_typed_by_hand(file):
+    text = re.sub(r"`[^`]*`", "", file.read_text(encoding="utf-8"))
+    text = re.sub(r'#footnote\[[^\]]*\]|rgb\("[^"]*"\)', "", text)  # years of papers, and colours
+    numbers = re.findall(r'(?<![\w.#"])\d{4,}(?!\w)', text)
+
+    assert [number for number in numbers if not (file.name, number) in TYPED] == []
+
+
+# Widths and years that no code computes.
+TYPED = {("02-dtypes.typ", "2018"), ("02-dtypes.typ", "2022"), ("07-model.typ", "1024")}
+
+
+class Namespace(dict):
+    """What a console in the handout knows, with `student` standing for the reference."""
+
+    def __init__(self):
+        from pathlib import Path
+
+        super().__init__(torch=torch, np=np, nn=nn, Tensor=torch.Tensor, struct=struct, FlopCounterMode=FlopCounterMode, Path=Path)
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """Let `from student import memory` find the reference."""
+    package = types.ModuleType("student")
+    for part in PARTS:
+        module = importlib.import_module(f"reference.{part}")
+        setattr(package, part, module)
+        monkeypatch.setitem(sys.modules, f"student.{part}", module)
+    monkeypatch.setitem(sys.modules, "student", package)
+
+
+def failures(text, globs, name):
+    """Type in what stands behind the prompts; return what differs from what is printed in the handout."""
+    said = []
+    test = doctest.DocTestParser().get_doctest(text + "\n", globs, name, name, 0)
+    assert test.examples
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    return "".join(said)
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+@pytest.mark.usefixtures("solved")
+def test_examples_print_what_the_handout_says(file):
+    pieces = [piece.split("\n", 1) for piece in file.read_text(encoding="utf-8").split("--- ")[1:]]
+    text = "\n".join(code for _, code in pieces)
+
+    assert failures(text, Namespace(), file.stem) == ""
+
+
+@pytest.mark.parametrize("id", [id for id, problem in CONTRACT["problems"].items() if problem["example"]])
+def test_worked_examples_print_what_the_boxes_say(id):
+    part = importlib.import_module(f"reference.{PROBLEMS[id].part}")
+    text = re.sub(r"^$", "<BLANKLINE>", CONTRACT["problems"][id]["example"], flags=re.MULTILINE)
+
+    assert failures(text, Namespace() | vars(part), id) == ""
+
+
+def test_every_example_is_shown():
+    shown = {tuple(found) for file in SOURCES for found in re.findall(r'example\("(\w+)", "([^"]+)"\)', file.read_text("utf-8"))}
+    there = {(file.stem, name) for file in EXAMPLES for name in re.findall(r"^--- (.+)$", file.read_text("utf-8"), re.MULTILINE)}
+
+    assert shown == there
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_signatures_are_those_of_the_stubs(part):
+    source = (ROOT / "reference" / f"{part}.py").read_text(encoding="utf-8")
+    stub = {n.name: n for n in ast.parse(stubs.generate(source, part)).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+
+    for problem in load_assignment().problems:
+        shown = CONTRACT["problems"][problem.id]["signature"]
+        if problem.part == part and shown:
+            # A body for each def makes it Python again.
+            lines = re.sub(r"^( *)(def [^\n]*(?:\n(?!\1def )[^\n]*)*)", r"\1\2: ...", shown, flags=re.MULTILINE)
+            (node,) = ast.parse(lines).body
+            assert functions(node) == functions(stub[problem.name])
+
+
+def functions(node):
+    """Return the arguments and what is returned, of a function or of a class's public methods."""
+    if isinstance(node, ast.FunctionDef):
+        return {node.name: (ast.unparse(node.args), node.returns and ast.unparse(node.returns))}
+    methods = [m for m in node.body if isinstance(m, ast.FunctionDef)]
+    return {"bases": [ast.unparse(base) for base in node.bases]} | {k: v for m in methods for k, v in functions(m).items()}
+
+
+def test_commands_run_the_public_tests_of_their_problem():
+    for file in sorted((ROOT / "tests").glob("test_*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef):
+                marks = [re.search(r"mark\.problem\('([\w.]+)'\)", ast.unparse(d)) for d in node.decorator_list]
+                for mark in filter(None, marks):
+                    words = CONTRACT["problems"][mark[1]]["command"].split(" -k ")[1]
+                    assert words in node.name, f"{file.name}: {node.name} is not run by -k {words}"
+
+
+def test_adamw_is_stated_line_by_line(built):
+    from reference import optimizers
+
+    lines = CONTRACT["adamw"]
+    assert len(lines) == 7
+    for line in lines:
+        assert f"        {line}\n" in optimizers.AdamW.__doc__
+        for language in ("en", "zh"):
+            assert line in page(built, language)
+
+
+def test_all_rules_of_the_checker_are_printed(built):
+    for rule in RULES:
+        assert rule.says in page(built, "en")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_boxes_hold_points_file_and_command(built, language):
+    text = page(built, language)
+    for problem in CONTRACT["problems"].values():
+        assert problem["command"] in text
+        assert problem["file"] in text
+        if problem["signature"]:
+            assert problem["signature"].split("(")[0] in text
+    points = {"en": r"· (\d+) points?<", "zh": r"· (\d+) 分<"}[language]
+    assert sum(map(int, re.findall(points, text))) == CONTRACT["points"]
+
+
+def test_every_part_asks_first_and_answers_last():
+    for part in load_assignment().parts:
+        (file,) = [file for file in SOURCES if file.name.startswith(f"{part.number:02}-")]
+        text = file.read_text(encoding="utf-8")
+        first_box = text.index("#problem(")
+        assert text.index("#question[") < text.index("#bi[") < first_box, file.name
+        assert text.rindex("#able[") > text.rindex("#problem("), file.name
+        assert "#mistake[" in text, file.name
+
+
+def test_three_problems_have_hints_and_they_are_folded(built):
+    for language in ("en", "zh"):
+        text = (built[0] / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
+        assert text.count("<details>") == 3
+    assert "<details open" not in text
+
+
+# --- it gives nothing away ---
+
+# Lines that stand in solutions because everybody's code has them.
+EVERYBODYS = {"optimizer.step()", "optimizer.zero_grad()", "loss.backward()", "super().__init__()", "return loss"}
+
+
+def squeezed(text):
+    """Return code without what may differ in printing."""
+    return re.sub(r"[\s\"'“”‘’]+", "", text)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_line_of_a_solution_is_in_the_handout(built, part):
+    source = (ROOT / "reference" / f"{part}.py").read_text(encoding="utf-8")
+    public = {squeezed(line) for line in stubs.generate(source, part).splitlines()}
+    bodies = {squeezed(re.sub(r"\s+#.*", "", line)) for line in source.splitlines()}
+    secret = {line for line in bodies - public if len(line) > 14 and not line.startswith(("#", "def_", "raise", "for"))}
+    secret -= {squeezed(line) for line in EVERYBODYS}
+    texts = {f"handout-{language}.html": squeezed(page(built, language)) for language in ("en", "zh")}
+    texts |= {file.name: squeezed(file.read_text(encoding="utf-8")) for file in [*SOURCES, *EXAMPLES]}
+
+    assert len(secret) > 3
+    assert [(name, line) for name, text in texts.items() for line in sorted(secret) if line in text] == []
+
+
+def test_nothing_private_is_named_in_the_handout(built):
+    for language in ("en", "zh"):
+        text = page(built, language)
+        assert not re.search(r"\breference/|autograder/|hidden/test_", text)
+        assert str(Path.home()) not in text
