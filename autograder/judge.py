@@ -17,7 +17,7 @@ import torch
 
 from autograder.compare import Difference, Tolerance, first_difference, misfit
 from autograder.feedback import Feedback, Reader
-from autograder.probing import inspecting
+from autograder.probing import inspecting, nothing
 from autograder.sandbox.client import (
     IMPORT_DEADLINE,
     Child,
@@ -157,6 +157,14 @@ class Judge:
         if difference := misfit(like, reply):
             raise Lost(self._explain(difference))
         return plain(reply)
+
+    def observe_memory(self, problem: str, probe: Probe, *, like: Any) -> tuple[Any, int]:
+        """Observe, and return beside the reply how many bytes the child's peak grew, as the kernel counts from outside."""
+        self._ask(problem, nothing, with_reference=False)  # by its answer the student's module is imported
+        assert self._child is not None
+        before = self._child.peak_memory()
+        reply = self.observe(problem, probe, like=like)
+        return reply, self._child.peak_memory() - before
 
     def _explain(self, difference: Difference) -> Feedback:
         return Feedback(difference.reason, difference.detail)

@@ -6,6 +6,7 @@ Student code runs in this very process, so nothing that this prints is a grade.
 """
 
 import random
+import resource
 import sys
 import types
 import zlib
@@ -71,3 +72,15 @@ def observe() -> Callable[..., Any]:
         return plain(reply)
 
     return observe
+
+
+@pytest.fixture
+def observe_memory(observe: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
+    """Return the student's reply and how many bytes the peak of this process grew meanwhile."""
+
+    def observe_memory(problem_id: str, probe: Callable[[Any], Any], *, like: Any) -> tuple[Any, int]:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        reply = observe(problem_id, probe, like=like)
+        return reply, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+
+    return observe_memory

@@ -211,6 +211,12 @@ class _Plugin:
         return self._suites.judge.compare
 
     @pytest.fixture
+    def observe_memory(self) -> Callable[..., tuple[Any, int]]:
+        """Return the student's reply and how many bytes their process grew meanwhile."""
+        assert self._suites is not None
+        return self._suites.judge.observe_memory
+
+    @pytest.fixture
     def observe(self) -> Callable[..., Any]:
         """Return the student's reply as plain data, to be held against a measurement."""
         assert self._suites is not None

@@ -36,6 +36,10 @@ def refusal(
     return "accepted"
 
 
+def nothing(lib: object) -> None:
+    """Return None: the probe that shows that a child is there."""
+
+
 def inspecting(parts: Sequence[str], sources: Mapping[str, str]) -> "partial[list[tuple[str, str]]]":
     """Return the probe that holds a submission's source against the allow-lists, without running any of it.
 

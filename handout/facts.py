@@ -44,6 +44,7 @@ def facts() -> dict[str, Any]:
         "memory": _memory(),
         "flops": _flops(),
         "roofline": _roofline(),
+        "growth": {"width": 1024, "a_layer": math.isqrt(1024), "layers": 10, "after": float(math.isqrt(1024) ** 10)},
         "losses": _losses(),
         "failure": _failure(),
         "rules": [{"where": _where(rule.where), "says": rule.says} for rule in RULES]

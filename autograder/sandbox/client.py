@@ -237,6 +237,11 @@ class Child:
             if ended := self._pump(deadline, until):
                 return ended
 
+    def peak_memory(self) -> int:
+        """Return the most bytes of memory that the process has held at once."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
+        return int(status.split("VmHWM:")[1].split()[0]) << 10
+
     def close(self, last: bool = False) -> None:
         """End the child; the zygote does so behind our back, and readies another unless this was the last."""
         self._drain()
