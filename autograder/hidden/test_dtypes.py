@@ -90,25 +90,14 @@ def test_float_limits_without_infinity_go_further(compare, observe, case):
 
 
 @number("2.1")
-@weight(0.5)
-def test_float_limits_smallest_subnormal_is_bit_pattern_one(observe):
-    """float_limits: the smallest subnormal number is the one whose bit pattern is 1."""
+@weight(1)
+def test_float_limits_of_any_widths(compare, observe):
+    """float_limits: any width from 2 to 11 and from 1 to 52 bits, none outside; the smallest subnormal has bit pattern 1."""
+    widths = [(e, m) for e in range(2, 12) for m in (*range(1, 8), 10, 16, 23, 37, 52)]
     formats = list(FORMATS.values())
 
-    def probe(lib):
+    def probe_subnormals(lib):
         return [lib.dtypes.float_limits(*format).smallest_subnormal for format in formats]
-
-    assert observe("dtypes.float_limits", probe, like=[0.0]) == [smallest_subnormal(dtype) for dtype in FORMATS], (
-        "the smallest subnormal number differs from PyTorch's number of bit pattern 1"
-    )
-
-
-@number("2.1")
-@weight(0.5)
-@pytest.mark.parametrize("case", ["any widths", "refusals"])
-def test_float_limits_of_any_widths(compare, case):
-    """float_limits: any width from 2 to 11 and from 1 to 52 bits, and none outside."""
-    widths = [(e, m) for e in range(2, 12) for m in (*range(1, 8), 10, 16, 23, 37, 52)]
 
     def probe(lib):
         limits = [lib.dtypes.float_limits(e, m, True) for e, m in widths]
@@ -127,16 +116,16 @@ def test_float_limits_of_any_widths(compare, case):
             refusal(lambda: float_limits(11, 4, has_inf=False), names=11),
         )
 
-    compare("dtypes.float_limits", probe if case == "any widths" else probe_refusals, rtol=0)
+    measured = [smallest_subnormal(dtype) for dtype in FORMATS]
+    assert observe("dtypes.float_limits", probe_subnormals, like=[0.0]) == measured, (
+        "the smallest subnormal number differs from PyTorch's number of bit pattern 1"
+    )
+    compare("dtypes.float_limits", probe, rtol=0)
+    compare("dtypes.float_limits", probe_refusals, rtol=0)
 
 
-@number("2.2")
-@weight(0.5)
-@pytest.mark.parametrize("dtype", list(FORMATS), ids=name)
-def test_underflows_to_zero_as_pytorch_rounds(observe, seed, dtype):
-    """underflows_to_zero: true where PyTorch turns a number that is not 0 into 0."""
-    rng = random.Random(seed)
-    # All exact in float32 (or in float64 for its own format), so that PyTorch rounds them once.
+def numbers_near_underflow(dtype: torch.dtype, rng: random.Random) -> list[float]:
+    """Draw numbers about the smallest of a format, and others, all so exact that PyTorch rounds them to it only once."""
     smallest = torch.finfo(torch.float32).smallest_normal if dtype != torch.float64 else 0.0
     values = [
         smallest_subnormal(dtype) * eighths / 8
@@ -146,27 +135,22 @@ def test_underflows_to_zero_as_pytorch_rounds(observe, seed, dtype):
         values = [float(np.float32(value)) for value in values]
     values += [smallest, 1e-8, 1.0, 1e30, math.inf, 0.0]
     values += [-value for value in values] + [math.nan]
-    if dtype != torch.float64:
-        values = torch.tensor(values, dtype=torch.float32).tolist()
+    return values if dtype == torch.float64 else torch.tensor(values, dtype=torch.float32).tolist()
 
+
+def underflows_as_pytorch_rounds(observe, values, dtype):
     def probe(lib):
         return [lib.dtypes.underflows_to_zero(value, dtype) for value in values]
 
     rounded = torch.tensor(values, dtype=torch.float64).to(dtype).double()
     measured = [value != 0 and after == 0 for value, after in zip(values, rounded.tolist(), strict=True)]
     assert observe("dtypes.underflows_to_zero", probe, like=[False]) == measured, (
-        "a number is said to be lost that PyTorch keeps, or to be kept that PyTorch turns into 0"
+        f"a number is said to be lost that PyTorch keeps in {name(dtype)}, or to be kept that PyTorch turns into 0"
     )
 
 
-@number("2.2")
-@weight(0.5)
-@pytest.mark.parametrize("case", ["float16", "other formats", "refusals"])
-def test_underflows_to_zero_rounds_once(compare, observe, seed, case):
-    """underflows_to_zero: a float64 is rounded once, ties go to zero, and other dtypes are refused."""
-    rng = random.Random(seed)
-    # So near to the tie that a detour through float32, whose eps is 2^-23, lands on it.
-    near = [1.0, *(1 + sign * 2.0 ** -rng.randint(30, 52) for sign in (1, -1) for _ in range(10))]
+def underflows_once(compare, observe, near):
+    """Hold numbers beside a tie, as multiples of it, against one rounding."""
 
     def probe_float16(lib):
         return [lib.dtypes.underflows_to_zero(2.0**-25 * factor, torch.float16) for factor in near]
@@ -180,6 +164,19 @@ def test_underflows_to_zero_rounds_once(compare, observe, seed, case):
             lib.dtypes.underflows_to_zero(5e-324, torch.float32),
         ]  # fmt: skip
 
+    measured = [bool(np.float64(2.0**-25 * factor).astype(np.float16) == 0) for factor in near]  # NumPy rounds once
+    assert observe("dtypes.underflows_to_zero", probe_float16, like=[False]) == measured, (
+        "a float64 beside the tie is judged otherwise than by rounding it once"
+    )
+    compare("dtypes.underflows_to_zero", probe_others)
+
+
+@number("2.2")
+@weight(1)
+def test_underflows_to_zero_rounds_once(compare, observe, seed):
+    """underflows_to_zero: true where one rounding makes 0 of a number that is not 0; dtypes that are no floats are refused."""
+    rng = random.Random(seed)
+
     def probe_refusals(lib):
         underflows_to_zero = lib.dtypes.underflows_to_zero
         return (
@@ -188,13 +185,12 @@ def test_underflows_to_zero_rounds_once(compare, observe, seed, case):
             refusal(lambda: underflows_to_zero(0.0, torch.bool), names=torch.bool),
         )
 
-    if case == "float16":
-        measured = [bool(np.float64(2.0**-25 * factor).astype(np.float16) == 0) for factor in near]  # NumPy rounds once
-        assert observe("dtypes.underflows_to_zero", probe_float16, like=[False]) == measured, (
-            "a float64 beside the tie is judged otherwise than by rounding it once"
-        )
-    else:
-        compare("dtypes.underflows_to_zero", probe_others if case == "other formats" else probe_refusals)
+    for dtype in FORMATS:
+        underflows_as_pytorch_rounds(observe, numbers_near_underflow(dtype, rng), dtype)
+    # So near to the tie that a detour through float32, whose eps is 2^-23, lands on it.
+    near = [1.0, *(1 + sign * 2.0 ** -rng.randint(30, 52) for sign in (1, -1) for _ in range(10))]
+    underflows_once(compare, observe, near)
+    compare("dtypes.underflows_to_zero", probe_refusals)
 
 
 @number("2.3")
@@ -281,15 +277,13 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
 
 
 @number("2.3")
-@weight(0.5)
-@pytest.mark.parametrize("case", ["infinity", "no infinity"])
-def test_round_to_float_overflows_and_keeps_nan(compare, case):
-    """round_to_float: overflow becomes infinity, or the largest number where there is none; NaN and -0.0 stay."""
+@weight(1)
+def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
+    """round_to_float: overflow to infinity, or the largest number where there is none; NaN, -0.0, shape, dtype and input stay."""
     formats = [(5, 10, True), (5, 2, True), (3, 4, True), (4, 3, True), (8, 7, True)]
-    if case == "no infinity":
-        formats = [(4, 3, False), (3, 2, False), (2, 3, False), (5, 2, False)]
+    formats += [(4, 3, False), (3, 2, False), (2, 3, False), (5, 2, False)]
 
-    def probe(lib):
+    def probe_overflow(lib):
         reply = []
         for exponent_bits, mantissa_bits, has_inf in formats:
             bias = 2 ** (exponent_bits - 1) - 1
@@ -304,17 +298,9 @@ def test_round_to_float_overflows_and_keeps_nan(compare, case):
                 reply.append((y, torch.signbit(y) & ~torch.isnan(y)))
         return reply
 
-    compare("dtypes.round_to_float", probe, rtol=0, finite=False)
-
-
-@number("2.3")
-@weight(0.5)
-def test_round_to_float_keeps_shape_dtype_and_input(compare, seed):
-    """round_to_float: shape and dtype stay, the input is not modified, and what cannot be rounded is refused."""
-
-    def probe(lib):
+    def probe_what_stays(lib):
         generator = torch.Generator().manual_seed(seed)
-        # All of them numbers of the format, so that only what this row is about can go wrong ...
+        # All of them numbers of the format, so that only what this probe is about can go wrong ...
         x = torch.randint(-7, 8, (3, 4, 5), generator=generator) / 4
         # ... but for these, which rounding would change if it were done in place.
         y = torch.rand(20, generator=generator)
@@ -346,4 +332,5 @@ def test_round_to_float_keeps_shape_dtype_and_input(compare, seed):
             refusal(lambda: round_to_float(x, 4, 55), names=55),
         )
 
-    compare("dtypes.round_to_float", probe, rtol=0)
+    compare("dtypes.round_to_float", probe_overflow, rtol=0, finite=False)
+    compare("dtypes.round_to_float", probe_what_stays, rtol=0)

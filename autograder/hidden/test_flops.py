@@ -117,9 +117,9 @@ def test_einsum_flops_are_those_that_pytorch_counts(observe, seed):
 
 
 @number("6.2")
-@weight(0.5)
+@weight(1)
 def test_einsum_flops_without_shared_sums(compare, seed):
-    """einsum_flops: one FLOP a product where nothing is summed, two where any axis is; sizes 0 and 1 too."""
+    """einsum_flops: one FLOP a product where nothing is summed; refuses axes and shapes that do not fit together."""
     rng = random.Random(seed)
     a, b, c = (rng.randint(3, 90) for _ in range(3))
 
@@ -137,15 +137,7 @@ def test_einsum_flops_without_shared_sums(compare, seed):
             einsum_flops("long_axis other, other third -> long_axis third", [10**7, 10**7 + 1], [10**7 + 1, 3]),
         ]
 
-    compare("flops.einsum_flops", probe)
-
-
-@number("6.2")
-@weight(0.5)
-def test_einsum_flops_refuses_what_is_no_product(compare):
-    """einsum_flops: refuses unknown, clashing and repeated axes, and patterns that do not fit the shapes."""
-
-    def probe(lib):
+    def probe_refusals(lib):
         einsum_flops = lib.flops.einsum_flops
         return (
             einsum_flops("query d, d key -> query key", (2, 0), (0, 4)),
@@ -164,6 +156,7 @@ def test_einsum_flops_refuses_what_is_no_product(compare):
         )
 
     compare("flops.einsum_flops", probe)
+    compare("flops.einsum_flops", probe_refusals)
 
 
 @number("6.3")
@@ -232,31 +225,16 @@ def test_deep_linear_flops_backward_computes_what_is_wanted(observe, seed):
 
 
 @number("6.4")
-@weight(0.5)
-def test_deep_linear_flops_with_input_gradient(observe, seed):
-    """deep_linear_flops: the whole step where the input's gradient is wanted too."""
+@weight(1)
+def test_deep_linear_flops_of_the_whole_step(compare, observe, seed):
+    """deep_linear_flops: the whole step, with the input's gradient or without layers or rows; negative counts are refused."""
     models = draw_models(seed)
 
     def probe(lib):
         steps = [lib.flops.deep_linear_flops(*model, input_requires_grad=True) for model in models]
         return [(step.backward, step.total) for step in steps]
 
-    measured = []
-    for model in models:
-        forward, step = deep_linear(*model, True)
-        total = counted(step)
-        measured.append((total - counted(forward), total))
-    assert observe("flops.deep_linear_flops", probe, like=[(0, 0)]) == measured, (
-        "the FLOPs of a step differ from those that PyTorch counts where the input wants a gradient"
-    )
-
-
-@number("6.4")
-@weight(0.5)
-def test_deep_linear_flops_at_the_edges(compare):
-    """deep_linear_flops: total is the sum; no layers, no rows, no columns; negative counts are refused."""
-
-    def probe(lib):
+    def probe_edges(lib):
         deep_linear_flops = lib.flops.deep_linear_flops
         steps = [
             deep_linear_flops(6, 5, 0),
@@ -272,7 +250,15 @@ def test_deep_linear_flops_at_the_edges(compare):
             refusal(lambda: deep_linear_flops(6, 5, -3), names=-3),
         )
 
-    compare("flops.deep_linear_flops", probe)
+    measured = []
+    for model in models:
+        forward, step = deep_linear(*model, True)
+        total = counted(step)
+        measured.append((total - counted(forward), total))
+    assert observe("flops.deep_linear_flops", probe, like=[(0, 0)]) == measured, (
+        "the FLOPs of a step differ from those that PyTorch counts where the input wants a gradient"
+    )
+    compare("flops.deep_linear_flops", probe_edges)
 
 
 @number("6.5")
@@ -378,25 +364,14 @@ def odd_workloads() -> list[Callable[[], Any]]:
 
 
 @number("6.6")
-@weight(0.5)
-def test_count_flops_counts_nothing_else(observe):
-    """count_flops: nothing but the four operators, in all their overloads, and each call from 0."""
+@weight(1)
+def test_count_flops_counts_nothing_else(compare, observe):
+    """count_flops: nothing but the four operators, in all overloads, each call from 0; calls once, and lets errors through."""
 
-    def probe(lib):
+    def probe_odd_workloads(lib):
         return [lib.flops.count_flops(fn) for fn in odd_workloads() for _ in range(2)]
 
-    measured = [counted(fn) for fn in odd_workloads() for _ in range(2)]
-    assert observe("flops.count_flops", probe, like=[0]) == measured, (
-        "the count differs from PyTorch's: only mm, addmm, bmm and baddbmm count, in every overload, and each call starts at 0"
-    )
-
-
-@number("6.6")
-@weight(0.5)
-def test_count_flops_calls_once_and_lets_errors_through(compare):
-    """count_flops: calls the function once, lets its error through, and stops counting then."""
-
-    def probe(lib):
+    def probe_calls(lib):
         count_flops = lib.flops.count_flops
         x, w = torch.ones(2, 3), torch.ones(3, 4)
         calls = []
@@ -416,7 +391,11 @@ def test_count_flops_calls_once_and_lets_errors_through(compare):
         left_behind = len(_get_current_dispatch_mode_stack()) - modes
         return first, error, left_behind, count_flops(product), calls
 
-    compare("flops.count_flops", probe)
+    measured = [counted(fn) for fn in odd_workloads() for _ in range(2)]
+    assert observe("flops.count_flops", probe_odd_workloads, like=[0]) == measured, (
+        "the count differs from PyTorch's: only mm, addmm, bmm and baddbmm count, in every overload, and each call starts at 0"
+    )
+    compare("flops.count_flops", probe_calls)
 
 
 A100, H100, H200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -424,28 +403,20 @@ HALF, FP8 = (torch.float16, torch.bfloat16), (torch.float8_e4m3fn, torch.float8_
 
 
 @number("6.7")
-@weight(0.5)
-@pytest.mark.parametrize("device_name", [A100, H100, H200], ids=["A100", "H100", "H200"])
-def test_promised_flop_per_sec_is_the_dense_peak(compare, device_name):
-    """promised_flop_per_sec: the dense peak of a GPU for a dtype, a float."""
-
-    def probe(lib):
-        dtypes = (torch.float32, *HALF) if device_name == A100 else (torch.float32, *HALF, *FP8)
-        return [lib.flops.promised_flop_per_sec(device_name, dtype) for dtype in dtypes]
-
-    compare("flops.promised_flop_per_sec", probe, rtol=1e-12)
-
-
-@number("6.7")
-@weight(0.5)
-def test_promised_flop_per_sec_promises_nothing_unknown(compare):
-    """promised_flop_per_sec: other cards, other dtypes and CPUs are refused."""
+@weight(1)
+def test_promised_flop_per_sec_is_the_dense_peak(compare):
+    """promised_flop_per_sec: the dense peak of a GPU for a dtype, a float; other cards, dtypes and CPUs are refused."""
+    known = [(A100, dtype) for dtype in (torch.float32, *HALF)]
+    known += [(device_name, dtype) for device_name in (H100, H200) for dtype in (torch.float32, *HALF, *FP8)]
     others = [
         "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100-PCIE-40GB", "NVIDIA H200 NVL",
         "NVIDIA A10", "NVIDIA V100-SXM2-16GB", "NVIDIA L40S", "cpu", "Intel(R) Xeon(R) Platinum 8480", "",
     ]  # fmt: skip
 
     def probe(lib):
+        return [lib.flops.promised_flop_per_sec(device_name, dtype) for device_name, dtype in known]
+
+    def probe_refusals(lib):
         promised_flop_per_sec = lib.flops.promised_flop_per_sec
         return (
             promised_flop_per_sec("H100", torch.float32) > 0,
@@ -457,6 +428,7 @@ def test_promised_flop_per_sec_promises_nothing_unknown(compare):
         )
 
     compare("flops.promised_flop_per_sec", probe, rtol=1e-12)
+    compare("flops.promised_flop_per_sec", probe_refusals)
 
 
 @number("6.8")
@@ -544,16 +516,8 @@ class SlowProducts(TorchDispatchMode):
                 setattr(place, name, value)
 
 
-@number("6.9")
-@weight(0.5)
-@pytest.mark.parametrize(
-    ("warmup", "timed"),
-    # In units of 1/64 s. Neither the first nor the last, nor the mean, the smallest or the largest is the median.
-    [([300, 200], [8, 4, 64, 1, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])],
-    ids=["odd", "even", "without warming up"],
-)
-def test_time_matmul_is_the_median_of_the_timed_runs(observe, warmup, timed):
-    """time_matmul: the median of `repeats` products, each timed alone, after `warmup` that are not."""
+def prescribed_median(observe, warmup, timed):
+    """Let each product take a prescribed time, in units of 1/64 s, and hold the result against the median."""
     seconds = [units / 64 for units in (*warmup, *timed)]
 
     def probe(lib):
@@ -564,7 +528,7 @@ def test_time_matmul_is_the_median_of_the_timed_runs(observe, warmup, timed):
 
     median, products, clock_reads = observe("flops.time_matmul", probe, like=(0.0, 0, 0))
     assert products == len(seconds), "the product was not computed exactly warmup + repeats times"
-    # A clock that the probe did not find (timeit keeps its own) is judged by the row below only.
+    # A clock that the probe did not find (timeit keeps its own) is judged by the real seconds only.
     if clock_reads:
         expected = statistics.median(seconds[len(warmup) :])
         assert abs(median - expected) <= 1e-6 * expected, "the result is not the median of the timed products alone"
@@ -586,12 +550,8 @@ class StopWatch(TorchDispatchMode):
         return result
 
 
-@number("6.9")
-@weight(0.5)
-@pytest.mark.parametrize("case", ["real time", "refusals"])
-def test_time_matmul_measures_seconds(compare, observe, case):
-    """time_matmul: no less than the products take, no more than the call; refuses counts that cannot be."""
-    repeats = 5
+def real_seconds(observe, repeats):
+    """Hold the result against the time that the products and the call really take."""
 
     def probe(lib):
         x, w = torch.ones(256, 256), torch.ones(256, 256)
@@ -600,6 +560,19 @@ def test_time_matmul_measures_seconds(compare, observe, case):
             median = lib.flops.time_matmul(x, w, 2, repeats)
             whole = time.perf_counter() - start
         return median, watch.seconds, whole
+
+    # Both bounds hold however busy the machine is: each timed product contains what the stopwatch saw of it, and the
+    # call contains them all. 2 % are for two clocks that do not run quite alike.
+    median, inside, whole = observe("flops.time_matmul", probe, like=(0.0, [0.0], 0.0))
+    assert len(inside) >= repeats, "fewer products were computed than were to be timed"
+    assert median >= 0.98 * min(inside[-repeats:]), "the result is less than the products really took"
+    assert median <= 1.02 * whole, "the result is more than the whole call took: are these seconds?"
+
+
+@number("6.9")
+@weight(1)
+def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
+    """time_matmul: the median seconds of `repeats` products, each timed alone, after `warmup` that are not; no other counts."""
 
     def probe_refusals(lib):
         x, w = torch.ones(2, 3), torch.ones(3, 4)
@@ -611,12 +584,8 @@ def test_time_matmul_measures_seconds(compare, observe, case):
             refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
         )
 
-    if case == "refusals":
-        compare("flops.time_matmul", probe_refusals)
-        return
-    # Both bounds hold however busy the machine is: each timed product contains what the stopwatch saw of it, and the
-    # call contains them all. 2 % are for two clocks that do not run quite alike.
-    median, inside, whole = observe("flops.time_matmul", probe, like=(0.0, [0.0], 0.0))
-    assert len(inside) >= repeats, "fewer products were computed than were to be timed"
-    assert median >= 0.98 * min(inside[-repeats:]), "the result is less than the products really took"
-    assert median <= 1.02 * whole, "the result is more than the whole call took: are these seconds?"
+    # Neither the first nor the last, nor the mean, the smallest or the largest is the median.
+    for warmup, timed in [([300, 200], [8, 4, 64, 1, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])]:
+        prescribed_median(observe, warmup, timed)
+    real_seconds(observe, repeats=5)
+    compare("flops.time_matmul", probe_refusals)

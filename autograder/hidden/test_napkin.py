@@ -62,9 +62,9 @@ def test_training_flops_are_those_that_pytorch_counts(compare, observe, seed, ca
 
 
 @number("1.2")
-@weight(0.5)
+@weight(1)
 def test_training_days_divides_by_what_the_devices_do(compare, seed):
-    """training_days: FLOPs of the run, divided by what all devices really do in a day."""
+    """training_days: the run's FLOPs, divided by what all devices really do in a day; refuses an mfu outside (0, 1] and its like."""
     rng = random.Random(seed)
     runs = [
         (10 ** rng.uniform(8, 12), 10 ** rng.uniform(10, 13), rng.randint(2, 4000), 10 ** rng.uniform(13, 15), rng.uniform(0.1, 0.97))
@@ -77,22 +77,14 @@ def test_training_days_divides_by_what_the_devices_do(compare, seed):
             *(training_days(*run) for run in runs),
             training_days(7_000_000_000, 10**12, 64, 312e12, 1),  # ints, and the largest utilisation
             training_days(7e9, 0, 64, 312e12, 0.5),
+            training_days(7e9, 0, 64, 312e12, 1.0),
         ]
 
-    compare("napkin.training_days", probe, rtol=FLOAT_RTOL)
-
-
-@number("1.2")
-@weight(0.5)
-def test_training_days_refuses_what_cannot_be(compare):
-    """training_days: refuses an mfu outside (0, 1], no devices, no speed, negative counts."""
-
-    def probe(lib):
+    def probe_refusals(lib):
         def days(parameters=7e9, tokens=1e12, devices=64, flop_per_sec=312e12, mfu=0.5):
             return lib.napkin.training_days(parameters, tokens, devices, flop_per_sec, mfu)
 
         return (
-            days(tokens=0, mfu=1.0),
             refusal(lambda: days(mfu=0), names=0),
             refusal(lambda: days(mfu=-0.25), names=-0.25),
             refusal(lambda: days(mfu=1.01), names=1.01),
@@ -106,6 +98,7 @@ def test_training_days_refuses_what_cannot_be(compare):
         )
 
     compare("napkin.training_days", probe, rtol=FLOAT_RTOL)
+    compare("napkin.training_days", probe_refusals)
 
 
 @number("1.3")
@@ -167,9 +160,9 @@ def test_bytes_per_parameter_counts_the_states_that_there_are(compare, seed):
 
 
 @number("1.4")
-@weight(0.5)
-def test_max_parameters_leaves_no_room_for_one_more(observe, seed):
-    """max_parameters: all of its parameters fit, and not one more would."""
+@weight(1)
+def test_max_parameters_leaves_no_room_for_one_more(compare, observe, seed):
+    """max_parameters: all of its parameters fit, and not one more would; counts that cannot be are refused."""
     rng = random.Random(seed)
     # Products stay below 2^50, so that float division cannot round a quotient up to the next whole number.
     budgets = [
@@ -181,20 +174,7 @@ def test_max_parameters_leaves_no_room_for_one_more(observe, seed):
     def probe(lib):
         return [lib.napkin.max_parameters(*budget) for budget in budgets]
 
-    for largest, (devices, device_bytes, parameter_bytes) in zip(
-        observe("napkin.max_parameters", probe, like=[0]), budgets, strict=True
-    ):
-        room = devices * int(device_bytes)
-        assert largest * parameter_bytes <= room, "more parameters than fit into all devices together"
-        assert room < (largest + 1) * parameter_bytes, "one more parameter would have fitted into all devices together"
-
-
-@number("1.4")
-@weight(0.5)
-def test_max_parameters_refuses_what_cannot_be(compare):
-    """max_parameters: nothing fits into nothing; negative counts, or parameters of no bytes, are refused."""
-
-    def probe(lib):
+    def probe_rules(lib):
         max_parameters = lib.napkin.max_parameters
         return (
             max_parameters(0, 80e9, 16),
@@ -205,4 +185,10 @@ def test_max_parameters_refuses_what_cannot_be(compare):
             refusal(lambda: max_parameters(8, -75, 16), names=-75),
         )
 
-    compare("napkin.max_parameters", probe)
+    for largest, (devices, device_bytes, parameter_bytes) in zip(
+        observe("napkin.max_parameters", probe, like=[0]), budgets, strict=True
+    ):
+        room = devices * int(device_bytes)
+        assert largest * parameter_bytes <= room, "more parameters than fit into all devices together"
+        assert room < (largest + 1) * parameter_bytes, "one more parameter would have fitted into all devices together"
+    compare("napkin.max_parameters", probe_rules)

@@ -7,6 +7,7 @@ Where PyTorch has a verdict (`stride`, `is_contiguous`, `view`), it is asked for
 import itertools
 import math
 import random
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -84,33 +85,32 @@ def draw_new_shape(rng: random.Random, shape: Shape, with_ones: bool) -> Shape:
 # --- 4.1 same_storage ---
 
 
+Pairs = Iterable[tuple[torch.Tensor, torch.Tensor]]
+
+
+def views_and_copies(seed: int) -> Pairs:
+    """All pairs of a tensor, its views and its copies."""
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+    views = [x, x[1:], x[:, 1], x.t(), x.view(6, 4), x[0].expand(3, 6), x.detach(), x.view(torch.int32), x[:0]]
+    copies = [x.clone(), x.t().contiguous(), x.t().reshape(24), x + 0, torch.empty_like(x)]
+    return itertools.product([*views, *copies], repeat=2)
+
+
+def tensors_without_bytes(seed: int) -> Pairs:
+    """Pairs of tensors that are empty, or on the meta device: views of each other, and separate ones."""
+    for device, shape in itertools.product(("cpu", "meta"), ((0,), (0, 3), (2, 3))):
+        x, y = torch.empty(shape, device=device), torch.empty(shape, device=device)
+        yield from [(x, x), (x, x.t() if x.dim() == 2 else x.view(0, 1)), (x, x.flatten()), (x, y), (x.flatten(), y)]
+
+
 @number("4.1")
-@weight(0.5)
-def test_same_storage_of_views_and_copies(compare, seed):
-    """same_storage: views share it wherever they start, copies do not."""
+@weight(1)
+@pytest.mark.parametrize("pairs", [views_and_copies, tensors_without_bytes], ids=["views and copies", "no bytes"])
+def test_same_storage_of_views_and_copies(compare, seed, pairs):
+    """same_storage: views share it wherever they start, copies do not, and nor do separate tensors without bytes."""
 
     def probe(lib):
-        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
-        views = [x, x[1:], x[:, 1], x.t(), x.view(6, 4), x[0].expand(3, 6), x.detach(), x.view(torch.int32), x[:0]]
-        copies = [x.clone(), x.t().contiguous(), x.t().reshape(24), x + 0, torch.empty_like(x)]
-        tensors = [*views, *copies]
-        return [lib.strides.same_storage(a, b) for a in tensors for b in tensors]
-
-    compare("strides.same_storage", probe)
-
-
-@number("4.1")
-@weight(0.5)
-def test_same_storage_of_tensors_without_bytes(compare):
-    """same_storage: tensors without bytes, empty ones or ones on the meta device, share only with their own views."""
-
-    def probe(lib):
-        answers = []
-        for device, shape in itertools.product(("cpu", "meta"), ((0,), (0, 3), (2, 3))):
-            x, y = torch.empty(shape, device=device), torch.empty(shape, device=device)
-            pairs = [(x, x), (x, x.t() if x.dim() == 2 else x.view(0, 1)), (x, x.flatten()), (x, y), (x.flatten(), y)]
-            answers += [lib.strides.same_storage(a, b) for a, b in pairs]
-        return answers
+        return [lib.strides.same_storage(a, b) for a, b in pairs(seed)]
 
     compare("strides.same_storage", probe)
 
@@ -119,9 +119,9 @@ def test_same_storage_of_tensors_without_bytes(compare):
 
 
 @number("4.2")
-@weight(0.5)
-def test_flat_index_is_where_the_storage_has_the_element(observe, seed):
-    """flat_index: the storage holds the element there, in slices and transposes and behind an offset too."""
+@weight(1)
+def test_flat_index_is_where_the_storage_has_the_element(compare, observe, seed):
+    """flat_index: where the storage has the element, in slices, transposes and behind an offset; ValueError for what cannot be."""
     rng = random.Random(seed)
     cases = [((), (), 0), ((), (), 5), ((3,), (0,), 2)]  # no axes; an expanded axis
     places = [0, 5, 2]
@@ -137,16 +137,7 @@ def test_flat_index_is_where_the_storage_has_the_element(observe, seed):
     def probe(lib):
         return [lib.strides.flat_index(index, strides, offset) for index, strides, offset in cases]
 
-    got = observe("strides.flat_index", probe, like=places)
-    assert got == places, "flat_index names another place than the one where PyTorch keeps the element"
-
-
-@number("4.2")
-@weight(0.5)
-def test_flat_index_refuses_what_cannot_be_right(compare):
-    """flat_index: ValueError if the lengths differ or a number is negative, which the message names."""
-
-    def probe(lib):
+    def probe_refusals(lib):
         flat_index = lib.strides.flat_index
         return [
             refusal(lambda: flat_index((1, 2), (4,))),
@@ -157,7 +148,9 @@ def test_flat_index_refuses_what_cannot_be_right(compare):
             refusal(lambda: flat_index((1, 2), (4, 1), -27), names=-27),
         ]
 
-    compare("strides.flat_index", probe)
+    got = observe("strides.flat_index", probe, like=places)
+    assert got == places, "flat_index names another place than the one where PyTorch keeps the element"
+    compare("strides.flat_index", probe_refusals)
 
 
 # --- 4.3 contiguous_strides ---
@@ -183,24 +176,18 @@ def test_contiguous_strides_are_those_of_a_new_tensor(observe, seed):
 
 
 @number("4.3")
-@weight(0.5)
-def test_contiguous_strides_of_empty_shapes(observe, seed):
-    """contiguous_strides: axes of size 0, wherever they stand, as in PyTorch."""
+@weight(1)
+def test_contiguous_strides_of_empty_shapes(compare, observe, seed):
+    """contiguous_strides: axes of size 0, wherever they stand, as in PyTorch; ValueError naming a negative size."""
     rng = random.Random(seed)
     drawn = [draw_shape(rng, (0, 0, 1, 2, 3, 5)) for _ in range(200)]
     same_strides_as_pytorch(observe, [(0,), (0, 0), (3, 0, 2), (0, 4), (4, 0), (2, 0, 3, 0, 4), *drawn])
 
-
-@number("4.3")
-@weight(0.5)
-def test_contiguous_strides_refuses_negative_sizes(compare):
-    """contiguous_strides: ValueError naming a negative size."""
-
-    def probe(lib):
+    def probe_refusals(lib):
         shapes = [(-27,), (2, -27, 3), (-27, 2), (0, -27)]
         return [refusal(lambda shape=shape: lib.strides.contiguous_strides(shape), names=-27) for shape in shapes]
 
-    compare("strides.contiguous_strides", probe)
+    compare("strides.contiguous_strides", probe_refusals)
 
 
 # --- 4.4 is_contiguous ---
@@ -227,9 +214,9 @@ def test_is_contiguous_of_permuted_sliced_and_expanded_tensors(observe, seed):
 
 
 @number("4.4")
-@weight(0.5)
-def test_is_contiguous_with_axes_of_size_one_and_zero(observe, seed):
-    """is_contiguous: the stride of an axis of size 1 does not count, and without elements no stride does."""
+@weight(1)
+def test_is_contiguous_with_axes_of_size_one_and_zero(compare, observe, seed):
+    """is_contiguous: strides of axes of size 1 do not count, without elements none does; ValueError for what cannot be."""
     rng = random.Random(seed)
     layouts = [
         ((1,), (0,)),
@@ -249,13 +236,7 @@ def test_is_contiguous_with_axes_of_size_one_and_zero(observe, seed):
             layouts.append((shape, draw_strides(rng, shape, ("new", "any"))))
     same_verdict_as_pytorch(observe, layouts)
 
-
-@number("4.4")
-@weight(0.5)
-def test_is_contiguous_refuses_what_cannot_be_right(compare):
-    """is_contiguous: ValueError if the lengths differ or a number is negative, which the message names."""
-
-    def probe(lib):
+    def probe_refusals(lib):
         is_contiguous = lib.strides.is_contiguous
         return [
             refusal(lambda: is_contiguous((2, 3), (1,))),
@@ -266,7 +247,7 @@ def test_is_contiguous_refuses_what_cannot_be_right(compare):
             refusal(lambda: is_contiguous((0, 3), (3, -27)), names=-27),
         ]
 
-    compare("strides.is_contiguous", probe)
+    compare("strides.is_contiguous", probe_refusals)
 
 
 # --- 4.5 view_strides ---
@@ -325,9 +306,9 @@ def test_view_strides_of_permuted_sliced_and_expanded_tensors(observe, seed):
 
 
 @number("4.5")
-@weight(0.5)
-def test_view_strides_with_axes_of_size_one(observe, seed):
-    """view_strides: axes of size 1 come and go, and their strides do not matter."""
+@weight(1)
+def test_view_strides_with_axes_of_size_one_and_zero(observe, seed):
+    """view_strides: axes of size 1 come and go; an empty tensor keeps its strides with its shape, else gets new ones."""
     rng = random.Random(seed)
     cases = [
         (((1, 1), (5, 9)), (1,)),
@@ -340,6 +321,18 @@ def test_view_strides_with_axes_of_size_one(observe, seed):
         strides = draw_strides(rng, shape, ("new", "permuted", "sliced", "expanded"))
         strides = tuple(rng.randint(0, 9) if n == 1 else s for n, s in zip(shape, strides, strict=True))
         cases.append(((shape, strides), draw_new_shape(rng, shape, with_ones=True)))
+    cases += [  # no elements
+        (((2, 0), (5, 7)), (2, 0)),
+        (((2, 0), (5, 7)), (2, -1)),
+        (((2, 0), (5, 7)), (0, 2)),
+        (((2, 0), (5, 7)), (3, 0, 4)),
+        (((2, 0), (5, 7)), (5, -1)),
+        (((0,), (1,)), (-1, 3)),
+        (((0,), (3,)), (-1,)),
+        (((0, 3), (1, 0)), (3, 0)),
+        (((0, 3), (1, 9)), (0, 3)),
+        (((3, 0, 2), (0, 5, 1)), (6, 0)),
+    ]
     same_view_as_pytorch(observe, cases)
 
 
@@ -359,28 +352,9 @@ def test_view_strides_works_out_minus_one(observe, seed):
 
 
 @number("4.5")
-@weight(0.5)
-def test_view_strides_of_empty_tensors(observe):
-    """view_strides: an empty tensor keeps its strides with its shape, and gets new ones with a new shape."""
-    cases = [
-        (((2, 0), (5, 7)), (2, 0)),
-        (((2, 0), (5, 7)), (2, -1)),
-        (((2, 0), (5, 7)), (0, 2)),
-        (((2, 0), (5, 7)), (3, 0, 4)),
-        (((2, 0), (5, 7)), (5, -1)),
-        (((0,), (1,)), (-1, 3)),
-        (((0,), (3,)), (-1,)),
-        (((0, 3), (1, 0)), (3, 0)),
-        (((0, 3), (1, 9)), (0, 3)),
-        (((3, 0, 2), (0, 5, 1)), (6, 0)),
-    ]
-    same_view_as_pytorch(observe, cases)
-
-
-@number("4.5")
-@weight(0.5)
-def test_view_strides_refuses_another_number_of_elements(compare, seed):
-    """view_strides: ValueError, not None, if the new shape has another number of elements."""
+@weight(1)
+def test_view_strides_refuses_what_cannot_be_right(compare, seed):
+    """view_strides: ValueError, not None, for another number of elements, two -1s, negative numbers, lengths that differ."""
     rng = random.Random(seed)
     cases = [
         ((6,), (7,)),
@@ -396,20 +370,12 @@ def test_view_strides_refuses_another_number_of_elements(compare, seed):
         if math.prod(shape) != math.prod(new_shape):
             cases.append((shape, new_shape))
 
-    def probe(lib):
+    def probe_numbers_of_elements(lib):
         view_strides = lib.strides.view_strides
         layouts = [(shape, torch.empty(shape).stride(), new_shape) for shape, new_shape in cases]
         return [refusal(lambda case=case: view_strides(*case)) for case in layouts]
 
-    compare("strides.view_strides", probe)
-
-
-@number("4.5")
-@weight(0.5)
-def test_view_strides_refuses_what_cannot_be_right(compare):
-    """view_strides: ValueError for two -1s, a -1 that nothing decides, negative numbers, lengths that differ."""
-
-    def probe(lib):
+    def probe_numbers(lib):
         view_strides = lib.strides.view_strides
         return [
             refusal(lambda: view_strides((2, 3), (3, 1), (-1, -1))),
@@ -425,7 +391,8 @@ def test_view_strides_refuses_what_cannot_be_right(compare):
             refusal(lambda: view_strides((6,), (3, 1), (6,))),
         ]
 
-    compare("strides.view_strides", probe)
+    compare("strides.view_strides", probe_numbers_of_elements)
+    compare("strides.view_strides", probe_numbers)
 
 
 # --- 4.6 sliding_windows ---
@@ -458,9 +425,9 @@ def test_sliding_windows_hold_the_neighbours(compare, seed):
 
 
 @number("4.6")
-@weight(0.5)
-def test_sliding_windows_copies_nothing(observe, seed):
-    """sliding_windows: the result shares the storage of its input, contiguous or not."""
+@weight(1)
+def test_sliding_windows_copies_nothing(compare, observe, seed):
+    """sliding_windows: shares the storage of its input, contiguous or not; an error if the size or the step cannot be."""
 
     def probe(lib):
         return [(x, lib.strides.sliding_windows(x, 3, 2)) for x in some_tensors(seed)]
@@ -470,45 +437,30 @@ def test_sliding_windows_copies_nothing(observe, seed):
         shared = x.untyped_storage().data_ptr() == windows.untyped_storage().data_ptr()
         assert shared, "sliding_windows: the windows lie in a storage of their own: a copy"
 
-
-@number("4.6")
-@weight(0.5)
-def test_sliding_windows_refuses_what_cannot_be_right(compare):
-    """sliding_windows: an error if a window is longer than the axis, or the size or the step is less than 1."""
-
-    def probe(lib):
+    def probe_refusals(lib):
         x = torch.arange(20.0).view(4, 5)
         settings = [(6, 1), (0, 1), (-1, 1), (2, 0), (2, -1), (5, 0)]
         kinds = (ValueError, RuntimeError, IndexError)
         return [refusal(lambda s=s: lib.strides.sliding_windows(x, *s), kinds=kinds) for s in settings]
 
-    compare("strides.sliding_windows", probe)
+    compare("strides.sliding_windows", probe_refusals)
 
 
 # --- 4.7 causal_mask ---
 
 
 @number("4.7")
-@weight(0.5)
-@pytest.mark.parametrize("length", [7, 1, 0, -27], ids=["several positions", "one position", "no position", "negative"])
-def test_causal_mask_allows_no_look_ahead(compare, length):
-    """causal_mask: True where the key is not after the query; ValueError naming a negative length."""
+@weight(1)
+def test_causal_mask_allows_no_look_ahead(compare):
+    """causal_mask: True where the key is not after the query, on the device asked for; ValueError naming a negative length."""
 
     def probe(lib):
-        if length < 0:
-            return refusal(lambda: lib.strides.causal_mask(length), names=length)
-        return lib.strides.causal_mask(length)
+        causal_mask = lib.strides.causal_mask
+        return [causal_mask(length) for length in (7, 1, 0)], refusal(lambda: causal_mask(-27), names=-27)
 
-    compare("strides.causal_mask", probe)
-
-
-@number("4.7")
-@weight(0.5)
-def test_causal_mask_is_made_on_the_device_asked_for(compare):
-    """causal_mask: on the device that it is given, as a torch.device or by name."""
-
-    def probe(lib):
+    def probe_devices(lib):
         masks = [lib.strides.causal_mask(3, device) for device in (torch.device("meta"), "meta", "cpu", None)]
         return [(mask.device.type, tuple(mask.shape), mask.dtype) for mask in masks]
 
     compare("strides.causal_mask", probe)
+    compare("strides.causal_mask", probe_devices)
