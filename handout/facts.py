@@ -27,9 +27,9 @@ QUOTED: dict[str, Any] = {
     "gpt3_width": 12288,  # Brown et al., table 2.1
 }
 MATMUL_ON_CPU, MATMUL_ON_GPU = (1024, 256, 64), (16384, 32768, 8192)  # batch, features, outputs
-TRAINED = {"dim": 256, "num_layers": 8}  # the model of the memory figure
+TRAINED: dict[str, Any] = {"dim": 256, "num_layers": 8}  # the model of the memory figure
 BATCHES = (16, 64, 256, 1024, 4096)
-DRAWN = {"batch": 64, "dim": 128, "num_layers": 2}  # the model of the figure of FLOPs
+DRAWN: dict[str, Any] = {"batch": 64, "dim": 128, "num_layers": 2}  # the model of the figure of FLOPs
 STEPS = 400
 
 
@@ -193,7 +193,7 @@ def _losses() -> dict[str, Any]:
     time = torch.arange(20_000)
     noise = torch.randn(len(time), generator=torch.Generator().manual_seed(0))
     wave = 128 + 90 * torch.sin(2 * math.pi * time / 25) + noise
-    tokens = wave.round().clamp(0, vocab_size - 1).numpy().astype("uint16")
+    tokens: Any = wave.round().clamp(0, vocab_size - 1).numpy().astype("uint16")
     choices: dict[str, Any] = {
         "SGD": lambda parameters: optimizers.SGD(parameters, lr=3e-2),
         "AdaGrad": lambda parameters: optimizers.AdaGrad(parameters, lr=1e-2),

@@ -2,7 +2,7 @@
 
 Each figure is an SVG a language in `figures/`, its letters turned into outlines, so that it looks the same in the PDF and in
 any browser. The files are committed: building the handout needs no matplotlib. Each bears a digest of what it was drawn
-from, by which a test sees that it is stale; the bytes themselves may differ between releases of matplotlib.
+from, by which a test sees that it is stale, and the release of matplotlib, for others may give other bytes.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from reference import strides
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE / "figures"
-LANGUAGES = ("en", "zh")
+SMOOTHED = 8  # steps over which a loss is averaged: batches differ
 WIDTH = 5.6  # inches, on paper and before scaling
 
 # Dark to light, so that they differ in greyscale as well.
@@ -48,6 +48,7 @@ STYLE: dict[Any, Any] = {
 
 Say = Callable[[str, str], str]  # picks the words of the language that is drawn
 Facts = dict[str, Any]
+LANGUAGES: dict[str, Say] = {"en": lambda en, zh: en, "zh": lambda en, zh: zh}
 
 
 def formats(facts: Facts, say: Say) -> Figure:
@@ -107,7 +108,11 @@ def walks(facts: Facts, say: Say) -> Figure:
                 xy=(b + 0.5, y + 1.02),
                 xytext=(a + 0.5, y + 1.02),
                 arrowprops={
-                    "arrowstyle": "->", "color": INK, "linewidth": 0.9, "shrinkA": 1, "shrinkB": 1,
+                    "arrowstyle": "->",
+                    "color": INK,
+                    "linewidth": 0.9,
+                    "shrinkA": 1,
+                    "shrinkB": 1,
                     "connectionstyle": f"arc3,rad={-0.45 if b - a == 1 else -0.22}",
                 },
             )
@@ -149,13 +154,22 @@ def memory(facts: Facts, say: Say) -> Figure:
     return figure
 
 
-def _stack(axes: Axes, words: list[str], stacks: list[dict[str, float]], kinds: list[tuple[str, str, str, str]]) -> None:
+def _stack(
+    axes: Axes, words: list[str], stacks: list[dict[str, float]], kinds: list[tuple[str, str, str, str]]
+) -> None:
     bottom = [0.0] * len(stacks)
     for name, colour, label, hatch in kinds:
         heights = [stack[name] for stack in stacks]
         axes.bar(
-            range(len(stacks)), heights, bottom=bottom, color=colour, edgecolor="white" if colour in (NAVY, BLUE) else INK,
-            linewidth=0.5, hatch=hatch, label=label, width=0.72,
+            range(len(stacks)),
+            heights,
+            bottom=bottom,
+            color=colour,
+            edgecolor="white" if colour in (NAVY, BLUE) else INK,
+            linewidth=0.5,
+            hatch=hatch,
+            label=label,
+            width=0.72,
         )
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     axes.set_xticks(range(len(stacks)), words)
@@ -165,42 +179,63 @@ def graph(facts: Facts, say: Say) -> Figure:
     """Draw the products of a training step on the graph of the model: forward above, backward below."""
     of = facts["flops"]
     figure, axes = _blank(2.4)
-    million = lambda flops: f"{flops / 1e6:.2g}" if flops < 1e6 else f"{flops / 1e6:.1f}"  # noqa: E731
     tensors = [(0, "$x$"), (4, "$h_1$"), (8, "$h_2$"), (12, "$y$")]
     for x, name in tensors:
-        axes.text(x, 0, name, ha="center", va="center", fontsize=11, bbox={"boxstyle": "circle,pad=0.35", "facecolor": "white", "edgecolor": INK})
+        axes.text(
+            x,
+            0,
+            name,
+            ha="center",
+            va="center",
+            fontsize=11,
+            bbox={"boxstyle": "circle,pad=0.35", "facecolor": "white", "edgecolor": INK},
+        )
     sizes = (of["square"], of["square"], of["last"])
     for layer, (size, weight) in enumerate(zip(sizes, ("$W_1$", "$W_2$", "$w$"), strict=True)):
         middle = 4 * layer + 2
         axes.text(
-            middle, 0, weight, ha="center", va="center", color="white", fontsize=11,
+            middle,
+            0,
+            weight,
+            ha="center",
+            va="center",
+            color="white",
+            fontsize=11,
             bbox={"boxstyle": "round,pad=0.5,rounding_size=0.2", "facecolor": NAVY, "edgecolor": NAVY},
         )
         arrow = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2}
         axes.annotate("", xy=(middle - 0.8, 0), xytext=(middle - 1.35, 0), arrowprops=arrow)
         axes.annotate("", xy=(middle + 1.4, 0), xytext=(middle + 0.8, 0), arrowprops=arrow)
-        axes.text(middle, 0.82, million(size), ha="center", va="bottom")
+        axes.text(middle, 0.82, _million(size), ha="center", va="bottom")
         axes.annotate(
-            "", xy=(middle, -0.62), xytext=(middle + 1.75, -1.15),
+            "",
+            xy=(middle, -0.62),
+            xytext=(middle + 1.75, -1.15),
             arrowprops={**arrow, "color": BLUE, "connectionstyle": "arc3,rad=-0.25"},
         )
-        axes.text(middle + 0.15, -1.45, f"$dW$: {million(size)}", ha="center", va="center", color=INK)
+        axes.text(middle + 0.15, -1.45, f"$dW$: {_million(size)}", ha="center", va="center", color=INK)
         wanted = layer > 0
         axes.annotate(
-            "", xy=(4 * layer + 0.3, -2.15), xytext=(4 * layer + 3.7, -2.15),
+            "",
+            xy=(4 * layer + 0.3, -2.15),
+            xytext=(4 * layer + 3.7, -2.15),
             arrowprops={**arrow, "color": SAND if wanted else MUTED, "linestyle": "-" if wanted else ":"},
         )
-        words = f"$dX$: {million(size)}" if wanted else say("$dX$: nobody asks", "无人需要")
+        words = f"$dX$: {_million(size)}" if wanted else say("$dX$: nobody asks", "无人需要")
         axes.text(middle, -2.55, words, ha="center", va="center", color=INK if wanted else MUTED)
     axes.text(-1.0, 1.05, say("forward", "前向"), ha="right", va="center")
     axes.text(-1.0, -1.45, say("backward:\nweights", "反向：\n权重"), ha="right", va="center")
     axes.text(-1.0, -2.4, say("inputs", "输入"), ha="right", va="center")
     total = say("sum", "合计")
     for y, value in ((1.05, of["forward"]), (-1.45, of["forward"]), (-2.4, of["backward"] - of["forward"])):
-        axes.text(13.2, y, f"{total} {million(value)}", ha="left", va="center")
+        axes.text(13.2, y, f"{total} {_million(value)}", ha="left", va="center")
     axes.set_xlim(-3.3, 15.9)
     axes.set_ylim(-2.95, 1.6)
     return figure
+
+
+def _million(flops: int) -> str:
+    return f"{flops / 1e6:.2g}" if flops < 1e6 else f"{flops / 1e6:.1f}"
 
 
 def roofline(facts: Facts, say: Say) -> Figure:
@@ -217,8 +252,11 @@ def roofline(facts: Facts, say: Say) -> Figure:
         axes.plot(point["intensity"], top, "o", color=SAND, markeredgecolor=INK, markersize=6)
         bound = point["intensity"] < of["ridge"]
         axes.annotate(
-            str(point["size"]), (point["intensity"], top), textcoords="offset points",
-            xytext=(-6, 5) if bound else (0, 7), ha="right" if bound else "center",
+            str(point["size"]),
+            (point["intensity"], top),
+            textcoords="offset points",
+            xytext=(-6, 5) if bound else (0, 7),
+            ha="right" if bound else "center",
         )
     top = of["addition"] * of["bandwidth"] / 1e12
     axes.plot(of["addition"], top, "s", color=SAND, markeredgecolor=INK, markersize=6)
@@ -237,10 +275,11 @@ def roofline(facts: Facts, say: Say) -> Figure:
 def losses(facts: Facts, say: Say) -> Figure:
     """Draw the loss of the worked example under each optimizer."""
     figure, axes = plt.subplots(figsize=(WIDTH, 2.5))
-    marks = {"SGD": (MUTED, "-"), "AdaGrad": (SAND, "--"), "AdamW": (NAVY, "-")}
+    marks = {"SGD": (BLUE, "-"), "AdaGrad": (SAND, "--"), "AdamW": (NAVY, "-")}
     for name, curve in facts["losses"]["curves"].items():
         colour, dashes = marks[name]
-        axes.plot(range(1, len(curve) + 1), curve, dashes, color=colour, linewidth=1.5, label=name)
+        means = [sum(curve[i : i + SMOOTHED]) / SMOOTHED for i in range(len(curve) - SMOOTHED + 1)]
+        axes.plot(range(1, len(means) + 1), means, dashes, color=colour, linewidth=1.6, label=name)
     axes.set_yscale("log")
     axes.set_xlabel(say("step", "步"))
     axes.set_ylabel(say("mean squared error", "均方误差"))
@@ -271,12 +310,16 @@ def draw(folder: Path = FOLDER) -> list[Path]:
     facts = json.loads(FACTS.read_text(encoding="utf-8"))
     folder.mkdir(exist_ok=True)
     files = []
-    for language in LANGUAGES:
+    for language, say in LANGUAGES.items():
         for drawing in DRAWINGS:
             with plt.rc_context(STYLE):
-                figure = drawing(facts, lambda en, zh, language=language: en if language == "en" else zh)
+                figure = drawing(facts, say)
                 file = folder / f"{drawing.__name__}-{language}.svg"
-                metadata = {"Date": None, "Creator": None, "Description": f"drawn from {digest(facts)}"}
+                metadata = {
+                    "Date": None,
+                    "Creator": None,
+                    "Description": f"drawn from {digest(facts)} by matplotlib {matplotlib.__version__}",
+                }
                 figure.savefig(file, metadata=metadata, transparent=True)
                 plt.close(figure)
             files.append(file)

@@ -50,7 +50,7 @@ class Numbers:
 @weight(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
 def test_attention_scores_of_queries_and_keys(compare, seed, dtype):
-    """attention_scores: scaled dot products, whatever axes lead, in the dtype of the arguments; an error if they differ in d."""
+    """attention_scores: scaled dot products, whatever axes lead, in the arguments' dtype; an error if d differs."""
 
     def probe(lib):
         draw = Numbers(seed, dtype)
@@ -173,7 +173,7 @@ def test_bilinear_multiplies_from_both_sides(compare, seed):
 @number("5.8")
 @weight(1)
 def test_patchify_puts_patches_and_pixels_in_reading_order(compare, seed):
-    """patchify: patches, and the pixels of one, in reading order, a pixel's channels together; an error if they do not fit."""
+    """patchify: patches and their pixels in reading order, a pixel's channels together; an error if they don't fit."""
 
     def probe(lib):
         draw = Numbers(seed)
@@ -212,7 +212,7 @@ def test_causal_attention_agrees_with_pytorch(observe, seed):
 @number("5.9")
 @weight(1)
 def test_causal_attention_with_any_mask(compare, seed):
-    """causal_attention: any mask and sizes, in the dtype of the arguments, which stay as they are, and with their gradients."""
+    """causal_attention: any mask, size and dtype; gradients flow, and the arguments stay as they are."""
 
     def attend(lib, dtype):
         replies = []

@@ -64,7 +64,7 @@ def test_training_flops_are_those_that_pytorch_counts(compare, observe, seed, ca
 @number("1.2")
 @weight(1)
 def test_training_days_divides_by_what_the_devices_do(compare, seed):
-    """training_days: the run's FLOPs, divided by what all devices really do in a day; refuses an mfu outside (0, 1] and its like."""
+    """training_days: FLOPs of the run, divided by what all devices really do in a day; refuses what cannot be."""
     rng = random.Random(seed)
     runs = [
         (10 ** rng.uniform(8, 12), 10 ** rng.uniform(10, 13), rng.randint(2, 4000), 10 ** rng.uniform(13, 15), rng.uniform(0.1, 0.97))
@@ -162,7 +162,7 @@ def test_bytes_per_parameter_counts_the_states_that_there_are(compare, seed):
 @number("1.4")
 @weight(1)
 def test_max_parameters_leaves_no_room_for_one_more(compare, observe, seed):
-    """max_parameters: all of its parameters fit, and not one more would; counts that cannot be are refused."""
+    """max_parameters: all of its parameters fit, and not one more would; refuses what cannot be."""
     rng = random.Random(seed)
     # Products stay below 2^50, so that float division cannot round a quotient up to the next whole number.
     budgets = [

@@ -107,7 +107,7 @@ def tensors_without_bytes(seed: int) -> Pairs:
 @weight(1)
 @pytest.mark.parametrize("pairs", [views_and_copies, tensors_without_bytes], ids=["views and copies", "no bytes"])
 def test_same_storage_of_views_and_copies(compare, seed, pairs):
-    """same_storage: views share it wherever they start, copies do not, and nor do separate tensors without bytes."""
+    """same_storage: views share it wherever they start; copies, and separate tensors without bytes, do not."""
 
     def probe(lib):
         return [lib.strides.same_storage(a, b) for a, b in pairs(seed)]
@@ -121,7 +121,7 @@ def test_same_storage_of_views_and_copies(compare, seed, pairs):
 @number("4.2")
 @weight(1)
 def test_flat_index_is_where_the_storage_has_the_element(compare, observe, seed):
-    """flat_index: where the storage has the element, in slices, transposes and behind an offset; ValueError for what cannot be."""
+    """flat_index: where the storage has the element; ValueError for unequal lengths and negative numbers."""
     rng = random.Random(seed)
     cases = [((), (), 0), ((), (), 5), ((3,), (0,), 2)]  # no axes; an expanded axis
     places = [0, 5, 2]
@@ -216,7 +216,7 @@ def test_is_contiguous_of_permuted_sliced_and_expanded_tensors(observe, seed):
 @number("4.4")
 @weight(1)
 def test_is_contiguous_with_axes_of_size_one_and_zero(compare, observe, seed):
-    """is_contiguous: strides of axes of size 1 do not count, without elements none does; ValueError for what cannot be."""
+    """is_contiguous: axes of size 1 and 0 as in PyTorch; ValueError for unequal lengths and negative numbers."""
     rng = random.Random(seed)
     layouts = [
         ((1,), (0,)),
@@ -308,7 +308,7 @@ def test_view_strides_of_permuted_sliced_and_expanded_tensors(observe, seed):
 @number("4.5")
 @weight(1)
 def test_view_strides_with_axes_of_size_one_and_zero(observe, seed):
-    """view_strides: axes of size 1 come and go; an empty tensor keeps its strides with its shape, else gets new ones."""
+    """view_strides: axes of size 1 come and go; an empty tensor keeps its strides with its shape, or gets new ones."""
     rng = random.Random(seed)
     cases = [
         (((1, 1), (5, 9)), (1,)),
@@ -354,7 +354,7 @@ def test_view_strides_works_out_minus_one(observe, seed):
 @number("4.5")
 @weight(1)
 def test_view_strides_refuses_what_cannot_be_right(compare, seed):
-    """view_strides: ValueError, not None, for another number of elements, two -1s, negative numbers, lengths that differ."""
+    """view_strides: ValueError, not None, for other numbers of elements, two -1s, negatives, unequal lengths."""
     rng = random.Random(seed)
     cases = [
         ((6,), (7,)),
@@ -427,7 +427,7 @@ def test_sliding_windows_hold_the_neighbours(compare, seed):
 @number("4.6")
 @weight(1)
 def test_sliding_windows_copies_nothing(compare, observe, seed):
-    """sliding_windows: shares the storage of its input, contiguous or not; an error if the size or the step cannot be."""
+    """sliding_windows: in the storage of the input, contiguous or not; an error if size or step does not fit."""
 
     def probe(lib):
         return [(x, lib.strides.sliding_windows(x, 3, 2)) for x in some_tensors(seed)]
@@ -452,7 +452,7 @@ def test_sliding_windows_copies_nothing(compare, observe, seed):
 @number("4.7")
 @weight(1)
 def test_causal_mask_allows_no_look_ahead(compare):
-    """causal_mask: True where the key is not after the query, on the device asked for; ValueError naming a negative length."""
+    """causal_mask: True where the key is not after the query, on any device; ValueError naming a negative length."""
 
     def probe(lib):
         causal_mask = lib.strides.causal_mask

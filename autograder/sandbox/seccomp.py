@@ -38,10 +38,9 @@ _DENIED: dict[str, dict[str, tuple[int | None, int | None]]] = {
         socket=(41, 198), connect=(42, 203), bind=(49, 200), listen=(50, 201),
     ),
     "change, or watch, the files of the grader's user that it cannot open: Landlock does not cover these": dict(
-        chmod=(90, None), fchmod=(91, 52), fchmodat=(268, 53), fchmodat2=(452, 452), chown=(92, None), fchown=(93, 55),
-        lchown=(94, None), fchownat=(260, 54), setxattr=(188, 5), lsetxattr=(189, 6), fsetxattr=(190, 7),
-        removexattr=(197, 14), lremovexattr=(198, 15), fremovexattr=(199, 16), utime=(132, None), utimes=(235, None),
-        futimesat=(261, None), utimensat=(280, 88), truncate=(76, 45), inotify_init=(253, None), inotify_init1=(294, 26),
+        chown=(92, None), fchown=(93, 55), lchown=(94, None), fchownat=(260, 54),
+        setxattr=(188, 5), lsetxattr=(189, 6), fsetxattr=(190, 7), removexattr=(197, 14), lremovexattr=(198, 15),
+        fremovexattr=(199, 16), truncate=(76, 45), inotify_init=(253, None), inotify_init1=(294, 26),
     ),
     "reach kernel code that filters do not see or that is often broken": dict(
         io_uring_setup=(425, 425), io_uring_enter=(426, 426), io_uring_register=(427, 427), bpf=(321, 280),
@@ -69,6 +68,12 @@ _DENIED: dict[str, dict[str, tuple[int | None, int | None]]] = {
         sched_setattr=(314, 274),
     ),
 }  # fmt: skip
+# Denied for the same reason as chown, but shutil.copy and honest code that writes a checkpoint make these calls on files of
+# their own, so they are told that it went well.
+_PRETENDED: dict[str, tuple[int | None, int | None]] = dict(
+    chmod=(90, None), fchmod=(91, 52), fchmodat=(268, 53), fchmodat2=(452, 452),
+    utime=(132, None), utimes=(235, None), futimesat=(261, None), utimensat=(280, 88),
+)  # fmt: skip
 _CLONE, _CLONE3, _SOCKETPAIR, _FALLOCATE = (56, 220), (435, 435), (53, 199), (285, 47)
 _KILL_CALL, _TGKILL = (62, 129), (234, 131)
 _PRCTL, _PRLIMIT64, _SCHED_SETAFFINITY = (157, 167), (302, 261), (203, 122)
@@ -104,6 +109,8 @@ def program() -> list[Instruction]:
     for calls in _DENIED.values():
         for numbers in calls.values():
             rule(numbers, _REFUSE)
+    for numbers in _PRETENDED.values():
+        rule(numbers, (_RETURN, 0, 0, _ERRNO | 0))
     # glibc falls back from clone3, whose flags are behind a pointer, to clone, whose flags can be looked at.
     rule(_CLONE3, (_RETURN, 0, 0, _ERRNO | _ENOSYS))
     rule(_CLONE, _LOAD_FIRST_ARGUMENT, (_ANY_BIT, 0, 1, _CLONE_THREAD), _PERMIT, _REFUSE)  # threads, no processes

@@ -151,12 +151,18 @@ def truncate_the_results(facts, lib):
 
 
 def open_the_results_to_all(facts, lib):
-    os.chmod(facts.results, 0o666)
+    mode = os.stat(facts.results).st_mode ^ 0o022
+    os.chmod(facts.results, mode)  # seccomp pretends that it went well
+    if os.stat(facts.results).st_mode != mode:
+        raise PermissionError("unchanged")
     return "changed"
 
 
 def make_the_results_old(facts, lib):
+    before = os.stat(facts.results).st_mtime_ns
     os.utime(facts.results)
+    if os.stat(facts.results).st_mtime_ns == before:
+        raise PermissionError("unchanged")
     return "changed"
 
 
@@ -1021,7 +1027,10 @@ def test_nothing_reaches_the_next_child(grounds):
 
 def test_a_child_cannot_shut_its_folder_to_the_next(grounds):
     def shut(facts, lib):
+        folder = os.open(".", os.O_RDONLY)
         os.chmod(".", 0)
+        if os.fstat(folder).st_mode & 0o777:
+            raise PermissionError("unchanged")
         return "shut"
 
     assert isinstance(grounds.attack(shut), RemoteError)

@@ -103,6 +103,11 @@ def test_empty_values_cross():
     assert snapshot(np.empty((0, 2), np.int16)).shape == (0, 2)
 
 
+def test_empty_tensors_share_nothing():
+    first, second = snapshot([torch.empty(0), torch.empty(0)])
+    assert first.value.untyped_storage()._cdata != second.value.untyped_storage()._cdata
+
+
 def test_a_small_view_of_a_big_storage_crosses_alone():
     big = torch.arange(2.0**20)
     assert len(frame(big[5:8])) < 2000
@@ -294,7 +299,11 @@ def test_endless_recursion_and_endless_text_cross_cut_short():
         recurse()
 
     assert len(raised(recurse).frames) <= 50
-    got = raised(lambda: int("x" * 10**6))
+
+    def ramble():
+        raise ValueError("x" * 10**6)
+
+    got = raised(ramble)
     assert len(got.message) <= codec.MAX_TEXT and len(got.traceback) <= codec.MAX_TEXT
 
 
