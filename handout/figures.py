@@ -275,7 +275,7 @@ def roofline(facts: Facts, say: Say) -> Figure:
 def losses(facts: Facts, say: Say) -> Figure:
     """Draw the loss of the worked example under each optimizer."""
     figure, axes = plt.subplots(figsize=(WIDTH, 2.5))
-    marks = {"SGD": (BLUE, "-"), "AdaGrad": (SAND, "--"), "AdamW": (NAVY, "-")}
+    marks = {"SGD": (BLUE, "-."), "AdaGrad": (SAND, "--"), "AdamW": (NAVY, "-")}
     for name, curve in facts["losses"]["curves"].items():
         colour, dashes = marks[name]
         means = [sum(curve[i : i + SMOOTHED]) / SMOOTHED for i in range(len(curve) - SMOOTHED + 1)]

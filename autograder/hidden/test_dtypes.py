@@ -92,7 +92,7 @@ def test_float_limits_without_infinity_go_further(compare, observe, case):
 @number("2.1")
 @weight(1)
 def test_float_limits_of_any_widths(compare, observe):
-    """float_limits: any width from 2 to 11 and from 1 to 52 bits, none outside; the smallest subnormal has bit pattern 1."""
+    """float_limits: any width from 2 to 11 and from 1 to 52 bits, and none outside, subnormals included."""
     widths = [(e, m) for e in range(2, 12) for m in (*range(1, 8), 10, 16, 23, 37, 52)]
     formats = list(FORMATS.values())
 
@@ -174,7 +174,7 @@ def underflows_once(compare, observe, near):
 @number("2.2")
 @weight(1)
 def test_underflows_to_zero_rounds_once(compare, observe, seed):
-    """underflows_to_zero: true where one rounding makes 0 of a number that is not 0; dtypes that are no floats are refused."""
+    """underflows_to_zero: true where one rounding makes 0 of a number that is not 0; refuses other dtypes."""
     rng = random.Random(seed)
 
     def probe_refusals(lib):
@@ -279,7 +279,7 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
 @number("2.3")
 @weight(1)
 def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
-    """round_to_float: overflow to infinity, or the largest number where there is none; NaN, -0.0, shape, dtype and input stay."""
+    """round_to_float: overflows to infinity or saturates; keeps NaN, -0.0, shape, dtype and input; refuses others."""
     formats = [(5, 10, True), (5, 2, True), (3, 4, True), (4, 3, True), (8, 7, True)]
     formats += [(4, 3, False), (3, 2, False), (2, 3, False), (5, 2, False)]
 

@@ -119,7 +119,7 @@ def test_einsum_flops_are_those_that_pytorch_counts(observe, seed):
 @number("6.2")
 @weight(1)
 def test_einsum_flops_without_shared_sums(compare, seed):
-    """einsum_flops: one FLOP a product where nothing is summed; refuses axes and shapes that do not fit together."""
+    """einsum_flops: one FLOP a product where nothing is summed, two where any axis is; refuses what does not fit."""
     rng = random.Random(seed)
     a, b, c = (rng.randint(3, 90) for _ in range(3))
 
@@ -227,7 +227,7 @@ def test_deep_linear_flops_backward_computes_what_is_wanted(observe, seed):
 @number("6.4")
 @weight(1)
 def test_deep_linear_flops_of_the_whole_step(compare, observe, seed):
-    """deep_linear_flops: the whole step, with the input's gradient or without layers or rows; negative counts are refused."""
+    """deep_linear_flops: the whole step, with the input's gradient too, and with counts of 0; refuses negative ones."""
     models = draw_models(seed)
 
     def probe(lib):
@@ -366,7 +366,7 @@ def odd_workloads() -> list[Callable[[], Any]]:
 @number("6.6")
 @weight(1)
 def test_count_flops_counts_nothing_else(compare, observe):
-    """count_flops: nothing but the four operators, in all overloads, each call from 0; calls once, and lets errors through."""
+    """count_flops: nothing but the four operators, in all overloads; calls once from 0, and lets errors through."""
 
     def probe_odd_workloads(lib):
         return [lib.flops.count_flops(fn) for fn in odd_workloads() for _ in range(2)]
@@ -405,7 +405,7 @@ HALF, FP8 = (torch.float16, torch.bfloat16), (torch.float8_e4m3fn, torch.float8_
 @number("6.7")
 @weight(1)
 def test_promised_flop_per_sec_is_the_dense_peak(compare):
-    """promised_flop_per_sec: the dense peak of a GPU for a dtype, a float; other cards, dtypes and CPUs are refused."""
+    """promised_flop_per_sec: the dense peak of a GPU for a dtype, a float; refuses other cards, dtypes and CPUs."""
     known = [(A100, dtype) for dtype in (torch.float32, *HALF)]
     known += [(device_name, dtype) for device_name in (H100, H200) for dtype in (torch.float32, *HALF, *FP8)]
     others = [
@@ -572,7 +572,7 @@ def real_seconds(observe, repeats):
 @number("6.9")
 @weight(1)
 def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
-    """time_matmul: the median seconds of `repeats` products, each timed alone, after `warmup` that are not; no other counts."""
+    """time_matmul: the median seconds of `repeats` products, each timed alone after the warm-up; refuses bad counts."""
 
     def probe_refusals(lib):
         x, w = torch.ones(2, 3), torch.ones(3, 4)
