@@ -95,6 +95,8 @@ def outline(compiler: typst.Compiler) -> dict[str, list[Any]]:
         "headings": [(e.get("label"), e["level"]) for e in found("heading")],
         "figures": [e.get("label") for e in found("figure")],
         "formulas": [(e.get("label"), wordless(e["body"])) for e in found("math.equation.where(block: true)")],
+        "formulas in sentences": sorted({e["alt"] for e in found("math.equation.where(block: false)")}),
+        "references": sorted(e["target"] for e in found("ref")),
         "code": [e["text"] for e in found("raw.where(block: true)")],
         "problems": [e["value"] for e in found("<problem-meta>")],
         "footnotes": [e.get("label") for e in found("footnote")],

@@ -1,7 +1,7 @@
 """Part 4, `strides`: what PyTorch itself says of shapes, strides and views, held against the student's answers.
 
 Where PyTorch has a verdict (`stride`, `is_contiguous`, `view`), it is asked for it on the trusted side, about tensors on the
-`meta` device; a probe only sends the cases and brings the answers back. All cases of a row go in one probe.
+`meta` device; a probe only sends the cases and brings the answers back. All cases of one kind go in one probe.
 """
 
 import itertools

@@ -184,7 +184,8 @@ class Zygote:
         pid, _, requests, replies, output = self._fork(serve_codes=False)
         request = pickle.dumps(_Compile(self._submission))
         os.set_blocking(replies, False)
-        os.write(requests, child.REQUEST.pack(0, len(request)) + request)
+        with suppress(BrokenPipeError):  # it could not lock itself down: the next child will say why
+            os.write(requests, child.REQUEST.pack(0, len(request)) + request)
         frame = b""
         deadline = time.monotonic() + _COMPILE_SECONDS
         codes: object = None

@@ -74,8 +74,8 @@ class Command:
 
 
 @contextmanager
-def started(*arguments: Any, tree: Path = ROOT, python: str = sys.executable, user: int | None = None) -> Iterator[Command]:
-    """Start a command in a session of its own; end it if it still runs in the end."""
+def started(*arguments: Any, tree: Path = ROOT, python: str = sys.executable, user: int | None = None, **environment: str) -> Iterator[Command]:
+    """Start a command in a session of its own, with more in its environment; end it if it still runs in the end."""
     with open_folder() as temporary:
         switch: dict[str, Any] = {}
         if user is not None:
@@ -84,7 +84,7 @@ def started(*arguments: Any, tree: Path = ROOT, python: str = sys.executable, us
         process = subprocess.Popen(
             [python, "-m", "autograder", *map(str, arguments)],
             cwd=tree,
-            env={"PATH": os.environ["PATH"], "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={"PATH": os.environ["PATH"], "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1", **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

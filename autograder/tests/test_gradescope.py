@@ -123,6 +123,13 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, b
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["results.json"]  # noqa: PTH208
 
 
+def test_a_place_that_cannot_be_taken_gets_nothing_beside_it(tmp_path):
+    (tmp_path / "results.json" / "more").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        write_results(tmp_path / "results.json", {})
+    assert os.listdir(tmp_path) == ["results.json"]  # noqa: PTH208
+
+
 def test_the_file_is_replaced_and_not_changed(tmp_path):
     """Whoever has the old one open reads it to its end."""
     path = tmp_path / "results.json"

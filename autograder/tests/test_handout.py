@@ -101,6 +101,19 @@ def test_a_language_that_lacks_a_box_is_refused(built):
         handout.check({"en": short, "zh": short})
 
 
+def test_every_paragraph_is_translated(built):
+    text = (built[0] / "first" / "handout-zh.html").read_text(encoding="utf-8")
+    text = re.sub(r"<(math|code|style).*?</\1>|</?(strong|em|a|span|sup)\b[^>]*>", "", text, flags=re.DOTALL)
+    paragraphs = re.findall(r"<(?:p|li|div|figcaption|td|summary|h\d)\b[^>]*>([^<]+)", text)
+
+    english = [
+        words for words in paragraphs if re.search(r"([a-z]+ ){3}", words) and not re.search(r"[\u4e00-\u9fff]", words)
+    ]
+
+    assert len(paragraphs) > 200
+    assert [words for words in english if "Vaswani" not in words] == []
+
+
 def test_every_committed_font_has_its_licence_beside_it():
     for folder in (HANDOUT / "fonts", HANDOUT / "web"):
         assert any(folder.rglob("*.otf")) or any(folder.rglob("*.woff2"))

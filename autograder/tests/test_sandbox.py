@@ -141,6 +141,7 @@ def test_modules_of_a_submission_import_each_other_and_shadow_nothing(sandbox):
                 with suppress(ImportError):
                     importlib.import_module(name)
                     found.append(name)
+        found += sys.modules["autograder"].__path__  # where more of it could be looked for
         return found, torch.ones(1).item()
 
     assert ask(child, others) == Reply(([], 1.0))
@@ -225,6 +226,17 @@ def test_what_the_kernel_says_of_a_child(child):
         assert ceilings[f"Max {nothing}"][:2] == ["0"] * 2, nothing
     data, space = (int(ceilings[f"Max {name}"][0]) for name in ("data size", "address space"))
     assert 2 << 30 < data < 4 << 30 and 4 << 30 < space < 20 << 30
+
+
+def test_a_child_that_outlived_its_zygote_ends_before_student_code_runs():
+    pid = os.fork()
+    if pid == 0:
+        nobody = 2**22 + 1
+        cell = childs.Cell(
+            Path("/"), Path("/"), {}, None, None, None, limits.Footprint(1 << 33, 1 << 36), zygote=nobody
+        )
+        childs.run(cell, childs.Pipes(*os.pipe(), 1))
+    assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 96
 
 
 def test_a_child_is_locked_down_in_an_order_that_holds(monkeypatch):
