@@ -6,10 +6,11 @@ instructor who is solving a problem in `student/` gives nothing away.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autograder import stubs
+from handout.problems import load_assignment
 from tests.submission import pack, write_atomically
 
 ROOT = stubs.ROOT
@@ -24,27 +25,46 @@ PUBLIC = (
     "handout/__init__.py",
     "handout/problems.py",
     "handout/problems.toml",
-    "handout/*.pdf",
     "tests/**/*.py",
 )
-MAY_BE_MISSING = frozenset({"handout/*.pdf"})  # built by another target
+LANGUAGES = {"en": "in English", "zh": "中文版"}
 STUDENT_README = "handout/student-readme.md"  # goes in as README.md
 
 
-def release_files(root: Path = ROOT) -> dict[str, bytes]:
+def release_files(root: Path = ROOT, languages: Sequence[str] = ()) -> dict[str, bytes]:
     """Return what students get, by its name in the zip.
+
+    Args:
+        root: the repository.
+        languages: those of the handout that go in, built before by `make handout`.
 
     Raises:
         FileNotFoundError: if something that belongs in the release is not there.
     """
-    files = {"README.md": (root / STUDENT_README).read_bytes()}
+    files = {"README.md": student_readme((root / STUDENT_README).read_text(encoding="utf-8"), languages).encode()}
     for pattern in PUBLIC:
         paths = list(_matches(root, pattern))
-        if not paths and pattern not in MAY_BE_MISSING:
+        if not paths:
             raise FileNotFoundError(f"the release needs {pattern}, and nothing matches it in {root}")
         files |= {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    for name in (f"handout-{language}.{kind}" for language in languages for kind in ("pdf", "html")):
+        files[f"handout/{name}"] = (root / "handout" / "build" / name).read_bytes()
     files |= {f"student/{name}": text.encode() for name, text in stubs.generate_all(root / "reference").items()}
     return {f"{FOLDER}/{name}": data for name, data in files.items()}
+
+
+def student_readme(template: str, languages: Sequence[str]) -> str:
+    """Return the students' README, with the parts and their points, and links to the handout, where its marks stand."""
+    rows = ["| part | file | points |", "|---|---|---|"]
+    for part in load_assignment().graded_parts:
+        points = sum(problem.points for problem in part.problems if not problem.bonus)
+        rows.append(f"| {part.number}. {part.title} | `student/{part.id}.py` | {points:g} |")
+    links = [
+        f"[{LANGUAGES[name]}](handout/handout-{name}.pdf) ([web page](handout/handout-{name}.html))"
+        for name in languages
+    ]
+    handout = f"The handout teaches what you need: {', '.join(links)}.\n" if links else ""
+    return template.replace("<!-- handout -->\n", handout).replace("<!-- parts -->", "\n".join(rows))
 
 
 def _matches(root: Path, pattern: str) -> Iterator[Path]:
@@ -58,9 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the zip and say what is in it; return 2 if something is missing."""
     parser = argparse.ArgumentParser(prog="python -m autograder.release", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist" / "student.zip", help="the zip to write")
+    parser.add_argument("--languages", nargs="*", choices=LANGUAGES, default=["en"], help="of the handout that goes in")
     options = parser.parse_args(arguments)
     try:
-        files = release_files()
+        files = release_files(languages=options.languages)
         data = pack(files)
         write_atomically(options.output, data)
     except OSError as error:

@@ -1,7 +1,7 @@
 # The targets of instructors and TAs: part of the Makefile where this folder is.
 
-.PHONY: grade verify check bench stubs release autograder
-STAFF := grader dev
+.PHONY: handout grade verify check bench stubs release autograder
+STAFF := grader dev handout
 
 #:
 #: For instructors and TAs
@@ -43,10 +43,14 @@ stubs:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder stubs
 
-#:   make release                      pack what students get
-release:
+#:   make handout                      build the handout, PDF and web page, in both languages
+handout:
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder.release
+	@$(VENV) -m handout.build
+
+#:   make release                      pack what students get; LANGUAGES="en zh" says in which languages the handout is
+release: handout
+	@$(VENV) -m autograder.release --languages $${LANGUAGES:-en}
 
 #:   make autograder                   pack what Gradescope gets
 autograder:

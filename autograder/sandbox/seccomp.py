@@ -72,12 +72,12 @@ _DENIED: dict[str, dict[str, tuple[int | None, int | None]]] = {
 # their own, so they are told that it went well.
 _PRETENDED: dict[str, tuple[int | None, int | None]] = dict(
     chmod=(90, None), fchmod=(91, 52), fchmodat=(268, 53), fchmodat2=(452, 452),
-    utime=(132, None), utimes=(235, None), futimesat=(261, None), utimensat=(280, 88),
+    utime=(132, None), utimes=(235, None), futimesat=(261, None),
 )  # fmt: skip
 _CLONE, _CLONE3, _SOCKETPAIR, _FALLOCATE = (56, 220), (435, 435), (53, 199), (285, 47)
 _KILL_CALL, _TGKILL = (62, 129), (234, 131)
 _PRCTL, _PRLIMIT64, _SCHED_SETAFFINITY = (157, 167), (302, 261), (203, 122)
-_FCNTL, _IOCTL = (72, 25), (16, 29)
+_FCNTL, _IOCTL, _UTIMENSAT = (72, 25), (16, 29), (280, 88)
 _DENIED_PRCTL = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE)  # surviving the zygote; becoming readable to others of this uid
 # Having the kernel send a signal of one's choice to any process of the same user when a pipe can be read; making others wait.
 _DENIED_FCNTL = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
@@ -86,6 +86,7 @@ _DENIED_IOCTL = (0x5452, 0x8901, 0x8902)  # FIOASYNC, FIOSETOWN, SIOCSPGRP
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 _PERMIT: Instruction = (_RETURN, 0, 0, _ALLOW)
 _REFUSE: Instruction = (_RETURN, 0, 0, _ERRNO | _EPERM)
+_PRETEND: Instruction = (_RETURN, 0, 0, _ERRNO | 0)
 _LOAD_FIRST_ARGUMENT: Instruction = (_LOAD, 0, 0, 16)
 _LOAD_SECOND_ARGUMENT: Instruction = (_LOAD, 0, 0, 24)
 
@@ -110,7 +111,9 @@ def program() -> list[Instruction]:
         for numbers in calls.values():
             rule(numbers, _REFUSE)
     for numbers in _PRETENDED.values():
-        rule(numbers, (_RETURN, 0, 0, _ERRNO | 0))
+        rule(numbers, _PRETEND)
+    # Path.touch() makes the file only where setting its time to now (no times given) has failed.
+    rule(_UTIMENSAT, (_LOAD, 0, 0, 32), (_EQUAL, 0, 1, 0), _REFUSE, _PRETEND)
     # glibc falls back from clone3, whose flags are behind a pointer, to clone, whose flags can be looked at.
     rule(_CLONE3, (_RETURN, 0, 0, _ERRNO | _ENOSYS))
     rule(_CLONE, _LOAD_FIRST_ARGUMENT, (_ANY_BIT, 0, 1, _CLONE_THREAD), _PERMIT, _REFUSE)  # threads, no processes

@@ -706,6 +706,7 @@ def test_what_pytorch_needs_is_permitted(machine):
         *(("_FCNTL", (4, command), REFUSE) for command in (8, 10, 15, 1024, 1026)),
         *(("_FCNTL", (4, command), PERMIT) for command in (0, 1, 2, 3, 4, 6, 1030, 1031)),
         *(("_IOCTL", (4, command), REFUSE) for command in (0x5452, 0x8901, 0x8902)), ("_IOCTL", (1, 0x5401), PERMIT),
+        ("_UTIMENSAT", (-100, 99, 0, 0), REFUSE), ("_UTIMENSAT", (-100, 99, 99, 0), seccomp._ERRNO | 0),
         ("_FALLOCATE", (5,), seccomp._ERRNO | seccomp._EOPNOTSUPP),
     ],
     ids=str,
@@ -740,7 +741,7 @@ def test_the_numbers_are_those_of_the_kernels_headers(header, pattern, machine):
     named = dict(clone=seccomp._CLONE, clone3=seccomp._CLONE3, kill=seccomp._KILL_CALL, tgkill=seccomp._TGKILL,
                  socketpair=seccomp._SOCKETPAIR, prctl=seccomp._PRCTL, prlimit64=seccomp._PRLIMIT64,
                  sched_setaffinity=seccomp._SCHED_SETAFFINITY, fcntl=seccomp._FCNTL, ioctl=seccomp._IOCTL,
-                 fallocate=seccomp._FALLOCATE)  # fmt: skip
+                 utimensat=seccomp._UTIMENSAT, fallocate=seccomp._FALLOCATE)  # fmt: skip
     for name, numbers in [
         *named.items(),
         *seccomp._PRETENDED.items(),
@@ -1037,6 +1038,29 @@ def test_nothing_reaches_the_next_child(grounds):
         )  # for an ordinary user, a folder that is shut hides files
         assert grounds.attack(look) == Reply(([], False, False, "torch.float32", True, False))
     assert Path(grounds.facts.folder).is_dir()
+
+
+def test_honest_code_copies_touches_and_saves(grounds):
+    def work(facts, lib):
+        import shutil
+        import tempfile
+
+        Path("a").touch()
+        Path("a").write_text("text")
+        Path("a").touch()
+        for copy in (shutil.copy, shutil.copy2, shutil.move):
+            copy("a", "b")
+            os.rename("b", "a")
+        os.mkdir("folder")
+        shutil.copytree("folder", "other")
+        torch.save({"w": torch.ones(3)}, "checkpoint")
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "x").touch()
+        with socket.socketpair()[0] as one:
+            one.fileno()
+        return Path("a").read_text(), torch.load("checkpoint")["w"].tolist(), sorted(os.listdir("."))
+
+    assert grounds.attack(work) == Reply(("text", [1.0] * 3, ["a", "checkpoint", "folder", "other"]))
 
 
 def test_a_child_cannot_shut_its_folder_to_the_next(grounds):

@@ -222,10 +222,11 @@ ATTACKS = {
         def training_memory(*args, **kwargs):  # changes what the grader uses and writes
             import os
             for path in (TREE + "/reference/memory.py", TREE + "/autograder/judge.py", MINE + "/results.json"):
-                for change in (lambda: open(path, "a"), lambda: os.unlink(path), lambda: os.chmod(path, 0o666), lambda: os.rename(path, path + "x")):
+                for change in (lambda: open(path, "a"), lambda: os.unlink(path), lambda: os.rename(path, path + "x")):
                     try: change()
                     except OSError: continue
                     raise RuntimeError(path)
+                os.chmod(path, 0o666)  # is told that it went well
             return original_measure(*args, **kwargs)
     """,
 }
@@ -256,5 +257,7 @@ def test_attacks_fail_where_the_grader_is_an_ordinary_user_too(place):
         grader.close()
     assert grade["isolation"] == "full"
     lost = [row for row in grade["rows"] if row["problem"].startswith(("memory.", "optimizers.")) and row["outcome"] != "passed"]
-    assert lost == []
+    assert [(row["test"], row["output"], row["staff"][-500:]) for row in lost] == []
     assert (mine / "results.json").read_text() == "{}"
+    for path in (mine / "results.json", tree / "reference" / "memory.py", tree / "autograder" / "judge.py"):
+        assert path.stat().st_mode & 0o777 == 0o644

@@ -235,17 +235,19 @@ def test_a_stopped_grader_keeps_what_it_knows_and_leaves_nothing(place, number, 
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_grader_that_is_stopped_at_once_writes_nothing_and_leaves_nothing(place, number, status):
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 0.8, 1.6])  # PyTorch is being imported, which must not be broken off
+def test_a_grader_that_is_stopped_at_once_writes_nothing_and_leaves_nothing(place, number, status, seconds):
     out = place / "results.json"
     out.write_text("of another day")
     with started("grade", waiting(place, "import"), "--out", out) as command:
         assert traces.eventually(lambda: traces.catches(command.process.pid, signal.SIGTERM))
-        time.sleep(0.5)
+        time.sleep(seconds)
         command.signal(number)
         code, _, err = command.end(30)
         assert (code, err.strip()) == (status, "grade: stopped")
         assert traces.eventually(command.has_left_nothing)
-    assert out.read_text() == "of another day"
+    if out.read_text() != "of another day":  # it has come so far already
+        assert all(NOT_YOUR_FAULT in test["output"] for test in rows_of("memory", read(out)["tests"]))
 
 
 def test_two_gradings_differ_in_their_times_only(place):

@@ -7,6 +7,7 @@ import stat
 import struct
 import sys
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -270,7 +271,8 @@ def test_names_that_are_no_text_do_no_harm(tmp_path):
     for name in (b"\xff\xfe.py", b"a\nb.py", b"\x1b[31mred.py", b"[bold]b.py"):
         Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_text("x")
     submission = read_submission(tmp_path, MODULES)
-    assert set(PACKAGE) <= set(submission.files)
+    assert set(submission.files) == {*PACKAGE, "[bold]b.py"}
+    assert len(submission.notes) == 3 and all(note.isprintable() for note in submission.notes)
     submission.write(tmp_path / "written")
 
 
@@ -341,7 +343,10 @@ def test_a_zip_bomb_is_cut(tmp_path):
         for name, content in PACKAGE.items():
             archive.writestr(name, content)
     data = path.read_bytes()
+    tracemalloc.start()
     assert the_notes_of(path) == ("data.py is larger than 1 MiB, and was left out.",)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
     # It may also lie about its size.
     path.write_bytes(data.replace(struct.pack("<I", 64 << 20), struct.pack("<I", 100)))
     submission = read_submission(path, MODULES)
