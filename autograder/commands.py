@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
 
 BAD_INPUT = 2
 _ROOT = Path(__file__).parents[1]
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_stops: "list[Stopped]" = []  # the order to stop, once it came
 
 
 class Stopped(BaseException):
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> int:
     commands.add_parser("bench", help="measure grading against plain pytest of the same suites")
 
     options = parser.parse_args(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOPPING:
         signal.signal(number, _stop)
     try:
         if options.command == "grade":
@@ -79,7 +81,14 @@ def _isolation(parser: argparse.ArgumentParser) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise Stopped(number)
+    _stops.append(Stopped(number))
+    raise _stops[0]
+
+
+def _end_if_stopped() -> None:
+    """Raise the order to stop again, in case a library took it for an error of its own."""
+    if _stops:
+        raise _stops[0]
 
 
 def _refuse(command: str, text: object) -> int:
@@ -107,6 +116,7 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
                 with Watch(str(path)) as show:
 
                     def watch(grade: Grade) -> None:
+                        _end_if_stopped()
                         known[:] = [grade]
                         write_results(out, results(grade, time.monotonic() - start))
                         show(grade)
@@ -115,9 +125,8 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
 
             try:
                 run_suites(sandbox, assignment, job)
-            except Stopped:
-                raise
             except BaseException:
+                _end_if_stopped()
                 # Our fault: no file that looks like a mark, neither ours nor an older one, so that it is graded again.
                 out.unlink(missing_ok=True)
                 raise
@@ -168,6 +177,9 @@ def _sandbox(isolation: str) -> Iterator["Sandbox"]:
     _check_interpreter()
     from autograder.sandbox.warm import warm
 
+    # An exception in the middle of PyTorch's own start aborts the process, and one between the making of a folder and the
+    # `try` below leaves it behind: signals wait until that is over.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     warm()
     from autograder.sandbox.client import Sandbox, SandboxBroken
 
@@ -176,6 +188,7 @@ def _sandbox(isolation: str) -> Iterator["Sandbox"]:
     except SandboxBroken as error:
         raise _CannotGrade(error) from None
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
         from autograder.plugin import isolation_level
 
         if isolation == "full" and isolation_level(sandbox) != "full":
@@ -185,9 +198,8 @@ def _sandbox(isolation: str) -> Iterator["Sandbox"]:
             )
         yield sandbox
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(ValueError):
-                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave files behind
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave files behind
         sandbox.close()
 
 
@@ -197,11 +209,13 @@ def _check_interpreter() -> None:
 
     if os.geteuid() != 0:
         return
-    for prefix in {sys.prefix, sys.base_prefix, str(_ROOT)}:
+    for prefix in {sys.prefix, sys.base_prefix}:
         path = Path(prefix).resolve()
         shut = [folder for folder in (path, *path.parents) if not folder.stat().st_mode & 0o001]
-        if shut and prefix != str(_ROOT):
+        if shut:
+            remedy = "remove .venv and run make with PYTHON=/usr/bin/python3"
+            if _ROOT.is_relative_to(shut[-1]):
+                remedy = "move this repository to a folder that everybody can enter"
             raise _CannotGrade(
-                f"the Python at {path} cannot be read by the users that student code runs as, since {shut[-1]} is closed to "
-                "them: remove .venv and run make with PYTHON=/usr/bin/python3"
+                f"{path} cannot be read by the users that student code runs as, since {shut[-1]} is closed to them: {remedy}"
             )

@@ -123,10 +123,10 @@ def _shown(name: PurePosixPath) -> str:
 
 
 def _wanted(name: PurePosixPath) -> bool:
-    """Tell whether a path could be part of a package: no hidden folders, no noise of macOS, no virtual environments."""
+    """Tell whether a path could be part of a package: no hidden folders and no "..", no noise of macOS, no libraries."""
     if name.is_absolute() or any(part in _NOISE or part.startswith(".") for part in name.parts):
         return False
-    return name.suffix == ".py" and len(name.parts) <= _DEEPEST
+    return len(name.parts) <= _DEEPEST
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def _in_zip(archive: zipfile.ZipFile) -> _Listing:
     for entry in archive.infolist():
         if entry.filename.endswith(".py"):
             name = PurePosixPath(entry.filename.replace("\\", "/"))
-            if ".." not in name.parts and _wanted(name):
+            if _wanted(name):
                 listing[name] = partial(_read_entry, archive, entry)
     return listing
 

@@ -74,7 +74,9 @@ class Command:
 
 
 @contextmanager
-def started(*arguments: Any, tree: Path = ROOT, python: str = sys.executable, user: int | None = None, **environment: str) -> Iterator[Command]:
+def started(
+    *arguments: Any, tree: Path = ROOT, python: str = sys.executable, user: int | None = None, **environment: str
+) -> Iterator[Command]:
     """Start a command in a session of its own, with more in its environment; end it if it still runs in the end."""
     with open_folder() as temporary:
         switch: dict[str, Any] = {}

@@ -42,7 +42,13 @@ def refused(words: str, *arguments, **options) -> None:
 @pytest.mark.parametrize("path", ["nowhere", "nowhere/at/all", "/dev/null", "x" * 300])
 def test_a_path_without_a_submission_is_refused(place, path):
     (place / "results.json").write_text("old")
-    refused("there is no folder and no file" if len(path) < 300 and path[0] == "n" else path[:20], "grade", place / path, "--out", place / "results.json")
+    refused(
+        "there is no folder and no file" if len(path) < 300 and path[0] == "n" else path[:20],
+        "grade",
+        place / path,
+        "--out",
+        place / "results.json",
+    )
     assert (place / "results.json").read_text() == "old"
 
 
@@ -60,7 +66,9 @@ def test_results_need_the_name_of_a_file(place):
     assert (place / "results" / "more").is_dir()
 
 
-@pytest.mark.parametrize("out", ["nowhere/results.json", "a file/results.json", "/dev/full/results.json", "/proc/results.json"])
+@pytest.mark.parametrize(
+    "out", ["nowhere/results.json", "a file/results.json", "/dev/full/results.json", "/proc/results.json"]
+)
 def test_results_need_a_folder_that_can_be_written(place, out):
     (place / "a file").write_text("old")
     refused("cannot write", "grade", write(place / "s", GOOD), "--out", place / out)
@@ -89,7 +97,10 @@ def test_a_folder_that_is_closed_to_the_user_is_refused(place):
     assert not (place / "results.json").exists()
 
 
-@pytest.mark.parametrize("arguments", [["mark"], [], ["grade"], ["grade", "a", "b"], ["grade", ".", "--isolation", "some"], ["grade", ".", "--nothing"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["mark"], [], ["grade"], ["grade", "a", "b"], ["grade", ".", "--isolation", "some"], ["grade", ".", "--nothing"]],
+)
 def test_a_command_that_does_not_exist_is_refused(arguments):
     code, out, err = run(*arguments)
     assert code == 2 and out == "" and "usage: python -m autograder" in err and "Traceback" not in err
@@ -121,19 +132,42 @@ def test_a_python_that_other_users_cannot_read_is_refused(place):
     (packages / "more.pth").write_text(sysconfig.get_path("purelib"))
     home.chmod(0o700)
     (place / "results.json").write_text("old")
-    refused(f"{home} is closed to", "grade", write(place / "s", GOOD), "--out", place / "results.json", python=str(home / "venv/bin/python"))
+    refused(
+        f"{home} is closed to",
+        "grade",
+        write(place / "s", GOOD),
+        "--out",
+        place / "results.json",
+        python=str(home / "venv/bin/python"),
+    )
     assert (place / "results.json").read_text() == "old"
 
 
 def test_what_the_shell_has_set_does_not_reach_the_grader(place):
-    ran = write(place / "here", {f"{name}.py": "raise SystemExit('ran')" for name in ("torch", "numpy", "argparse", "rich", "pytest")})
-    shell = {"PYTHONPATH": str(ran), "PYTEST_ADDOPTS": "--fail", "OMP_NUM_THREADS": "7", "PYTHONSTARTUP": "x", "LD_PRELOAD": ""}
+    ran = write(
+        place / "here",
+        {f"{name}.py": "raise SystemExit('ran')" for name in ("torch", "numpy", "argparse", "rich", "pytest")},
+    )
+    shell = {
+        "PYTHONPATH": str(ran),
+        "PYTEST_ADDOPTS": "--fail",
+        "OMP_NUM_THREADS": "7",
+        "PYTHONSTARTUP": "x",
+        "LD_PRELOAD": "",
+    }
     code, _, err = run("grade", write(place / "s", GOOD), "--out", place / "results.json", **shell)
     assert (code, err.strip()) == (0, "")
 
 
 def test_no_file_of_the_submission_is_imported_by_the_grader(place):
-    write(place / "here", {"torch.py": "raise SystemExit('ran')", "random.py": "raise SystemExit('ran')", "sitecustomize.py": "raise SystemExit('ran')"})
+    write(
+        place / "here",
+        {
+            "torch.py": "raise SystemExit('ran')",
+            "random.py": "raise SystemExit('ran')",
+            "sitecustomize.py": "raise SystemExit('ran')",
+        },
+    )
     code, _, err = run("grade", place / "here", "--out", place / "results.json")
     assert (code, err.strip()) == (0, "")
 
@@ -142,7 +176,10 @@ def test_no_file_of_the_submission_is_imported_by_the_grader(place):
 
 
 def test_a_grade_is_printed_with_what_was_lost(place):
-    files = {**GOOD, "memory.py": replaced(GOOD["memory.py"], "get_memory_usage", "def get_memory_usage(x):\n    return 1.5\n")}
+    files = {
+        **GOOD,
+        "memory.py": replaced(GOOD["memory.py"], "get_memory_usage", "def get_memory_usage(x):\n    return 1.5\n"),
+    }
     code, out, err = run("grade", write(place / "s", files), "--out", place / "results.json")
     assert (code, err) == (0, "")
     assert "memory.get_memory_usage" in out and "A float came back where an int is expected." in out
@@ -152,7 +189,11 @@ def test_a_grade_is_printed_with_what_was_lost(place):
 def test_nothing_that_a_student_writes_reaches_the_terminal_as_a_command(place):
     """An escape sequence can rename the window, hide lines, or on some terminals type."""
     code = "def get_memory_usage(x):\n    print('\\x1b]0;title\\x07', '[bold]', flush=True)\n    raise ValueError('\\x1b[2J \\x9b1m [/bold] [red]')\n"
-    files = {**GOOD, "memory.py": replaced(GOOD["memory.py"], "get_memory_usage", code), "\x1b[31mred/memory.py": "x = '\x1b[2J'"}
+    files = {
+        **GOOD,
+        "memory.py": replaced(GOOD["memory.py"], "get_memory_usage", code),
+        "\x1b[31mred/memory.py": "x = '\x1b[2J'",
+    }
     status, out, err = run("grade", write(place / "s", files), "--out", place / "results.json")
     assert (status, err.strip()) == (0, "")
     assert "ValueError" in out and "[bold]" in out and "[/bold]" in out
@@ -243,7 +284,10 @@ def test_attacks_fail_where_the_grader_is_an_ordinary_user_too(place):
     from textwrap import dedent
 
     source = reference("memory")
-    for old, new in (("def deep_linear_training_bytes", "def original"), ("def training_memory", "def original_measure")):
+    for old, new in (
+        ("def deep_linear_training_bytes", "def original"),
+        ("def training_memory", "def original_measure"),
+    ):
         source = source.replace(old, new)
     for problem in ("get_memory_usage", "storage_bytes"):
         source = replaced(source, problem, ATTACKS[f"memory.{problem}"])
@@ -256,7 +300,11 @@ def test_attacks_fail_where_the_grader_is_an_ordinary_user_too(place):
     finally:
         grader.close()
     assert grade["isolation"] == "full"
-    lost = [row for row in grade["rows"] if row["problem"].startswith(("memory.", "optimizers.")) and row["outcome"] != "passed"]
+    lost = [
+        row
+        for row in grade["rows"]
+        if row["problem"].startswith(("memory.", "optimizers.")) and row["outcome"] != "passed"
+    ]
     assert [(row["test"], row["output"], row["staff"][-500:]) for row in lost] == []
     assert (mine / "results.json").read_text() == "{}"
     for path in (mine / "results.json", tree / "reference" / "memory.py", tree / "autograder" / "judge.py"):

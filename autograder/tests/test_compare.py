@@ -247,7 +247,10 @@ def test_tolerance_does_not_scale_with_what_the_student_returns():
 
 def test_each_leaf_has_a_scale_of_its_own():
     expected = [torch.tensor([1e6], dtype=F64), torch.tensor([1.0], dtype=F64), 1.0]
-    assert reason(expected, [expected[0], expected[1] + 1, 1.0]) == "A tensor's values differ; the first place is index (0,)."
+    assert (
+        reason(expected, [expected[0], torch.tensor([2.0], dtype=F64), 1.0])
+        == "A tensor's values differ; the first place is index (0,)."
+    )
     assert reason(expected, [*expected[:2], 1.1]) == "A float differs."
 
 

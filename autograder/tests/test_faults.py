@@ -602,10 +602,7 @@ def test_stubs_get_no_point_and_are_called_not_started(grader):
     assert all("Not started" in row["output"] for row in grade["rows"])
 
 
-def test_a_tensor_that_equals_everything_is_refused(grader, tmp_path):
-    part, function = ("einsums", "mean_pool")
-    if part not in {part.id for part in load_assignment().graded_parts}:
-        pytest.skip("no graded problem returns a tensor yet")
+def test_a_tensor_that_equals_everything_is_refused(unchecked, tmp_path):
     code = """
     def mean_pool(*args, **kwargs):
         class Liar(torch.Tensor):
@@ -615,8 +612,8 @@ def test_a_tensor_that_equals_everything_is_refused(grader, tmp_path):
                 return super().__torch_function__(function, types, args, kwargs or {})
         return torch.zeros(3).as_subclass(Liar)
     """
-    fault = in_place_of("", f"{part}.{function}", textwrap.dedent(code), "A subclass of torch.Tensor")
-    judge(fault, grader.grade(write(tmp_path, fault.files)))
+    fault = in_place_of("", "einsums.mean_pool", textwrap.dedent(code), "A subclass of torch.Tensor")
+    judge(fault, unchecked.grade(write(tmp_path, fault.files)))
 
 
 def test_one_submission_gets_one_grade(grader, tmp_path):

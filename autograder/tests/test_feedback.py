@@ -11,7 +11,7 @@ from autograder.sandbox.codec import Frame, RemoteError
 from autograder.submission import Submission
 
 STAGED = "/tmp/accounting-grader-x/submission/1f"
-SOURCE = b'''\
+SOURCE = b"""\
 import torch
 
 
@@ -23,13 +23,15 @@ def get_memory_usage(x):
 \treturn help_me(x
 
 async def later(): ...
-'''
+"""
 FILES = {"memory.py": SOURCE, "extra/parts.py": b"def inner(): pass\n"}
 READER = Reader(Submission(FILES, "hw/student", ()))
 
 
 def raised(
-    *type_names: str, message: str = "SECRET", frames: tuple[tuple[Any, ...], ...] = (("memory.py", 9, 0, "get_memory_usage"),)
+    *type_names: str,
+    message: str = "SECRET",
+    frames: tuple[tuple[Any, ...], ...] = (("memory.py", 9, 0, "get_memory_usage"),),
 ) -> RemoteError:
     """Return an exception as it comes from a child; a file without a folder is one of the submission's."""
     bases = ("builtins.Exception", "builtins.BaseException", "builtins.object")
@@ -60,7 +62,9 @@ def told(outcome: Any, problem: str = "memory.get_memory_usage") -> str:
 )
 def test_each_ending_is_named(outcome, words):
     assert told(outcome).startswith(f"`memory.get_memory_usage` {words}")
-    assert READER.import_fault("memory", outcome, b"").student.startswith(f"memory.py could not be imported: importing it {words}")
+    assert READER.import_fault("memory", outcome, b"").student.startswith(
+        f"memory.py could not be imported: importing it {words}"
+    )
 
 
 def test_an_exception_is_told_by_type_file_line_and_function():
@@ -76,11 +80,17 @@ def test_the_innermost_line_of_their_own_counts_whatever_lies_below():
         ("extra/parts.py", 1, 0, "inner"),
         ("/usr/lib/python3/torch/functional.py", 400, 0, "einsum"),
     )
-    assert told(raised("builtins.RuntimeError", frames=frames)).endswith("raised RuntimeError at extra/parts.py line 1, in inner.")
-    assert told(raised("builtins.TypeError", frames=frames)).endswith("raised TypeError below extra/parts.py line 1, in inner.")
+    assert told(raised("builtins.RuntimeError", frames=frames)).endswith(
+        "raised RuntimeError at extra/parts.py line 1, in inner."
+    )
+    assert told(raised("builtins.TypeError", frames=frames)).endswith(
+        "raised TypeError below extra/parts.py line 1, in inner."
+    )
 
 
-@pytest.mark.parametrize(("kind", "words"), [("TypeError", "signature"), ("AttributeError", "returned"), ("RuntimeError", "returned")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("TypeError", "signature"), ("AttributeError", "returned"), ("RuntimeError", "returned")]
+)
 def test_an_exception_outside_their_code_points_to_the_docstring(kind, words):
     text = told(raised(f"builtins.{kind}", frames=(("/repo/autograder/sandbox/child.py", 1, 0, "_serve"),)))
     assert kind in text and words in text and "docstring" in text and "child.py" not in text
@@ -88,12 +98,16 @@ def test_an_exception_outside_their_code_points_to_the_docstring(kind, words):
 
 def test_a_stub_is_called_not_started():
     error = raised("builtins.NotImplementedError", "builtins.RuntimeError", message="memory.get_memory_usage")
-    assert told(error).startswith("Not started: `memory.get_memory_usage` still raises NotImplementedError at memory.py line 9")
+    assert told(error).startswith(
+        "Not started: `memory.get_memory_usage` still raises NotImplementedError at memory.py line 9"
+    )
     assert told(raised("builtins.NotImplementedError", message="")).startswith("Not started")
 
 
 def test_pytorchs_own_not_implemented_error_is_no_stub():
-    error = raised("builtins.NotImplementedError", "builtins.RuntimeError", message='"addmm" not implemented for \'Float8_e5m2\'')
+    error = raised(
+        "builtins.NotImplementedError", "builtins.RuntimeError", message="\"addmm\" not implemented for 'Float8_e5m2'"
+    )
     assert told(error).startswith("`memory.get_memory_usage` raised NotImplementedError at memory.py line 9")
 
 
@@ -102,7 +116,10 @@ def test_pytorchs_own_not_implemented_error_is_no_stub():
     [
         (raised("builtins.SystemExit"), "called sys.exit() at memory.py line 9"),
         (raised("builtins.MemoryError"), "more memory than the limit of 2 GiB"),
-        (raised("builtins.RuntimeError", message="DefaultCPUAllocator: can't allocate memory: you tried to"), "limit of 2 GiB"),
+        (
+            raised("builtins.RuntimeError", message="DefaultCPUAllocator: can't allocate memory: you tried to"),
+            "limit of 2 GiB",
+        ),
         (raised("builtins.RecursionError", "builtins.RuntimeError"), "calls itself"),
         (raised("bdb.BdbQuit"), "Remove the breakpoint()"),
         (raised("student.memory.MineError", "builtins.ValueError"), "raised MineError at"),
@@ -143,14 +160,21 @@ def test_no_forged_place_is_shown(frame):
     assert "SECRET" not in text
 
 
-@pytest.mark.parametrize("name", ["SECRET", "get_memory", "MineError", "x", "<lambda>", "(.*", "get_memory_usage\nSECRET", ""])
+@pytest.mark.parametrize(
+    "name", ["SECRET", "get_memory", "MineError", "x", "<lambda>", "(.*", "get_memory_usage\nSECRET", ""]
+)
 def test_no_forged_function_name_is_shown(name):
-    assert told(raised("builtins.ValueError", frames=(("memory.py", 9, 0, name),))).endswith("raised ValueError at memory.py line 9.")
+    assert told(raised("builtins.ValueError", frames=(("memory.py", 9, 0, name),))).endswith(
+        "raised ValueError at memory.py line 9."
+    )
 
 
 def test_neither_message_nor_output_is_shown_and_staff_see_both():
     for outcome in (raised("builtins.ValueError"), Died(None, 0), TimedOut(False), Tampered("SECRET")):
-        for feedback in (READER.fault("memory.get_memory_usage", outcome, b"printed SECRET"), READER.import_fault("memory", outcome, b"printed SECRET")):
+        for feedback in (
+            READER.fault("memory.get_memory_usage", outcome, b"printed SECRET"),
+            READER.import_fault("memory", outcome, b"printed SECRET"),
+        ):
             assert "SECRET" not in feedback.student
             assert "printed SECRET" in feedback.staff
     assert "Traceback SECRET" in READER.fault("memory.get_memory_usage", raised("builtins.ValueError"), b"").staff
@@ -172,7 +196,9 @@ def test_a_syntax_error_is_shown_with_its_line_and_a_caret():
 
 @pytest.mark.parametrize("column", [0, -5, 19, 10**6, 2**62])
 def test_a_column_out_of_the_line_gets_no_caret(column):
-    text = READER.import_fault("memory", raised("builtins.SyntaxError", frames=(("memory.py", 1, column, "<module>"),)), b"").student
+    text = READER.import_fault(
+        "memory", raised("builtins.SyntaxError", frames=(("memory.py", 1, column, "<module>"),)), b""
+    ).student
     assert "\n    import torch\n" in text and "^" not in text
 
 
@@ -200,7 +226,10 @@ def test_a_file_of_another_encoding_is_called_that():
 
 
 def test_a_missing_file_is_told_with_what_was_found_and_where():
-    assert READER.missing_file("optimizers").student == "optimizers.py was not found in hw/student/. Found: extra/parts.py, memory.py."
+    assert (
+        READER.missing_file("optimizers").student
+        == "optimizers.py was not found in hw/student/. Found: extra/parts.py, memory.py."
+    )
     nothing = Reader(Submission({}, "", ()))
     assert nothing.missing_file("memory").student == "memory.py was not found. Found: no Python file of the assignment."
 
@@ -211,7 +240,10 @@ def test_a_list_of_very_many_files_is_short():
 
 
 def test_a_missing_name_is_told():
-    assert READER.missing_name("memory.storage_bytes").student == "memory.py does not define `storage_bytes`. Keep the stub's name for it."
+    assert (
+        READER.missing_name("memory.storage_bytes").student
+        == "memory.py does not define `storage_bytes`. Keep the stub's name for it."
+    )
 
 
 def test_a_reply_is_no_fault():

@@ -111,7 +111,9 @@ def test_the_noise_of_macos_and_of_tools_is_left_out(read):
     assert (submission.files, submission.origin, submission.notes) == (FILES, "student", ())
 
 
-@pytest.mark.parametrize("files", [{}, {"readme.txt": "x"}, {"main.py": "x"}, {"Memory.py": "x"}, {"memory.PY": "x"}, {"memory.py.txt": "x"}])
+@pytest.mark.parametrize(
+    "files", [{}, {"readme.txt": "x"}, {"main.py": "x"}, {"Memory.py": "x"}, {"memory.PY": "x"}, {"memory.py.txt": "x"}]
+)
 def test_without_any_of_the_files_there_is_nothing(read, files):
     assert read(files).files == {}
 
@@ -286,7 +288,8 @@ def the_notes_of(path: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    "name", ["../data.py", "a/../../data.py", "/data.py", "/etc/data.py", "..\\data.py", "\\data.py", "student/../data.py"]
+    "name",
+    ["../data.py", "a/../../data.py", "/data.py", "/etc/data.py", "..\\data.py", "\\data.py", "student/../data.py"],
 )
 def test_no_zip_reaches_out_of_its_folder(tmp_path, name):
     submission = read_submission(zipped(tmp_path / "s.zip", {name: "x", **PACKAGE}), MODULES)
@@ -318,7 +321,21 @@ def test_a_name_that_is_a_file_and_a_folder_does_not_break_the_grader(tmp_path, 
     assert (tmp_path / "package/memory.py").read_text() == "m = 1\n"
 
 
-@pytest.mark.parametrize("name", ["x" * 300 + ".py", "/".join(["d" * 200] * 7) + "/x.py", "é" * 200 + ".py", "a\nb.py", "\x1b[31m.py", " .py", ".py", "~.py", "a:b.py", "con.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x" * 300 + ".py",
+        "/".join(["d" * 200] * 7) + "/x.py",
+        "é" * 200 + ".py",
+        "a\nb.py",
+        "\x1b[31m.py",
+        " .py",
+        ".py",
+        "~.py",
+        "a:b.py",
+        "con.py",
+    ],
+)
 def test_names_that_no_file_system_likes_do_not_break_the_grader(tmp_path, name):
     submission = read_submission(zipped(tmp_path / "s.zip", {name: "x", **PACKAGE}), MODULES)
     submission.write(tmp_path / "package")
@@ -452,7 +469,10 @@ FOREIGN = {
         "torch/__init__.py", "autograder/__init__.py", "setup.py", "test_memory.py",
     )
 }  # fmt: skip
-FOREIGN |= {"pytest.ini": "[pytest]\naddopts = --fail\n", "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--fail'\n"}
+FOREIGN |= {
+    "pytest.ini": "[pytest]\naddopts = --fail\n",
+    "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--fail'\n",
+}
 GOOD = {f"{part}.py": reference(part) for part in ("memory", "optimizers")}
 
 
@@ -466,7 +486,9 @@ def test_nothing_else_of_a_submission_is_loaded(grader, tmp_path, folder):
     if not folder:
         files |= GOOD
     grade = grader.grade(write(tmp_path, files))
-    assert outcomes(grade, "memory.") == outcomes(grade, "optimizers.") == {"passed"}, [r for r in grade["rows"] if r["output"]]
+    assert outcomes(grade, "memory.") == outcomes(grade, "optimizers.") == {"passed"}, [
+        r for r in grade["rows"] if r["output"]
+    ]
 
 
 def test_modules_may_be_split_into_more_files(grader, tmp_path):
@@ -476,7 +498,8 @@ def test_modules_may_be_split_into_more_files(grader, tmp_path):
         "student/common.py": "def get_memory_usage(x):\n    return x.numel() * x.element_size()\n",
     }
     files["student/memory.py"] = files["student/memory.py"].replace(
-        "import *", "import (MemoryBreakdown, deep_linear_training_bytes, saved_activation_bytes, storage_bytes, training_memory)"
+        "import *",
+        "import (MemoryBreakdown, deep_linear_training_bytes, saved_activation_bytes, storage_bytes, training_memory)",
     )
     grade = grader.grade(write(tmp_path, files))
     assert outcomes(grade, "memory.") == {"passed"}, [row["output"] for row in grade["rows"] if row["output"]]
@@ -519,7 +542,9 @@ def test_files_in_other_encodings(grader, tmp_path, change, words):
 
 
 def test_another_spelling_of_a_files_name_is_shown(grader, tmp_path):
-    grade = grader.grade(write(tmp_path, {"student/Memory.py": reference("memory"), "student/optimizers.py": reference("optimizers")}))
+    grade = grader.grade(
+        write(tmp_path, {"student/Memory.py": reference("memory"), "student/optimizers.py": reference("optimizers")})
+    )
     told = {row["output"] for row in grade["rows"] if row["problem"].startswith("memory.")}
     assert len(told) == 1 and "memory.py was not found in student/. Found: Memory.py, optimizers.py." in told.pop()
 
@@ -531,7 +556,9 @@ def test_an_empty_submission_gets_no_point_and_is_told(grader, tmp_path):
 
 
 def test_a_link_to_the_reference_is_no_solution(grader, tmp_path):
-    (tmp_path / "memory.py").symlink_to(Path(sys.modules["autograder"].__file__ or "").parents[1] / "reference" / "memory.py")
+    (tmp_path / "memory.py").symlink_to(
+        Path(sys.modules["autograder"].__file__ or "").parents[1] / "reference" / "memory.py"
+    )
     grade = grader.grade(tmp_path)
     assert {row["outcome"] for row in grade["rows"]} == {"failed"}
     assert any("memory.py is a link" in note for note in grade["notes"])
