@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -114,8 +115,11 @@ class Sandbox:
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                self._control.close()
+                # The grader's own files, terminals and other sandboxes are nothing to this process or its children.
+                _close_all_but(0, 1, 2, theirs.fileno(), *([claimed.lock] if claimed else []))
                 Zygote(theirs, self._root / "cells", self.features, claimed, ahead).main()
+            except BaseException:
+                traceback.print_exc()  # the grader only sees that it is gone
             finally:
                 os._exit(1)
         theirs.close()
@@ -148,10 +152,12 @@ class Sandbox:
             child.send_pickled(pickle.dumps(importing(part)))  # nothing of it is the suites' own
         return child
 
-    def end(self, pid: int, report: bool = False, last: bool = False) -> dict[str, Any]:
-        """End a child; with `report`, wait for it and return how it had ended by itself."""
-        self._tell({"do": "end", "pid": pid, "report": report, "last": last})
-        while report:
+    def end(self, pid: int, dying: bool = False, last: bool = False) -> dict[str, Any]:
+        """End a child, if it is `dying` already wait for it and return how it ended by itself."""
+        # Without Landlock the next child could see what this one left outside its folder: it is swept away first.
+        wait = dying or not self.features.landlock
+        self._tell({"do": "end", "pid": pid, "dying": dying, "report": wait, "last": last})
+        while wait:
             message = self._hear()
             if message.get("ended") == pid:
                 return message
@@ -208,6 +214,7 @@ class Child:
         self._tickets: deque[int] = deque()
         self._cpu_before = 0.0  # CPU seconds when the last answer came
         self._next_look = 0.0
+        self._free_before = _free_bytes(folder)
         self._open = {replies, output}
 
     def send(self, probe: Probe) -> None:
@@ -292,6 +299,10 @@ class Child:
             self._next_look = time.monotonic() + max(_DISK_EVERY, 10 * (time.monotonic() - now))
             if used > LIMITS.disk:
                 return OverDisk()
+            # Files that are unlinked but open are in no folder: when the disk runs full meanwhile, this child is the suspect.
+            free = _free_bytes(self._folder)
+            if free < LIMITS.disk and self._free_before - free > LIMITS.disk:
+                return OverDisk()
         return None
 
     def _push(self) -> None:
@@ -327,7 +338,7 @@ class Child:
 
     def _death(self) -> Died:
         self._drain()
-        ending = self._sandbox.end(self.pid, report=True)
+        ending = self._sandbox.end(self.pid, dying=True)
         self.close_pipes()
         if not self._locked:  # by no exit status, which a student can choose
             raise SandboxBroken(f"a child could not lock itself down: {self.printed.decode(errors='replace').strip()}")
@@ -351,3 +362,19 @@ def _make_root(for_other_users: bool) -> Path:
         shutil.rmtree(root)
         raise
     return root
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close every descriptor of this process but these."""
+    low = 0
+    for fd in sorted(kept):
+        if fd > low:  # an empty range at 0 would be taken for all of them
+            os.closerange(low, fd)
+        low = fd + 1
+    syscalls.close_from(low)
+
+
+def _free_bytes(folder: Path) -> int:
+    """Return how much an ordinary user may still write where `folder` is."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize

@@ -1,7 +1,7 @@
 """The sandbox's life: how a child is locked down, how it ends, and that nothing is left of it."""
 
 # Children and folders are looked at through system calls.
-# ruff: noqa: PTH109, PTH116, PTH123, PTH208
+# ruff: noqa: PTH109, PTH110, PTH116, PTH118, PTH123, PTH208
 
 import json
 import os
@@ -142,6 +142,7 @@ def test_modules_of_a_submission_import_each_other_and_shadow_nothing(sandbox):
                     importlib.import_module(name)
                     found.append(name)
         found += sys.modules["autograder"].__path__  # where more of it could be looked for
+        found += [path for path in sys.path if os.path.exists(os.path.join(path, "pyproject.toml"))]
         return found, torch.ones(1).item()
 
     assert ask(child, others) == Reply(([], 1.0))
@@ -1039,3 +1040,38 @@ def test_warming_keeps_to_one_thread():
         report = threads, torch.get_num_threads()
     """)
     assert report == [1, 1]
+
+
+def test_without_landlock_what_a_child_left_elsewhere_is_swept_away_before_the_next_answers():
+    report = in_a_clean_process(
+        """
+        import dataclasses
+        sandbox.close()
+        from autograder.sandbox.client import Features
+        sandbox = Sandbox(dataclasses.replace(Features.of_this_machine(), landlock=False))
+        package = sandbox.staging / "package"
+        package.mkdir(mode=0o755)
+        sandbox.load(package)
+
+        def leave(lib):
+            import os
+            os.makedirs(f"/tmp/left-{os.getuid()}/deep/er")
+            open(f"/dev/shm/left-{os.getuid()}", "w").close()
+            return os.getuid()
+
+        def look(lib):
+            import glob
+            return glob.glob("/tmp/left-*") + glob.glob("/dev/shm/left-*")
+
+        def ask(probe):
+            child = sandbox.child(None)
+            child.send(probe)
+            outcome = child.reply(Deadline(5, 20))
+            child.close()
+            return outcome.value
+
+        report = ask(leave) >= 40000, ask(look)
+        """
+    )
+
+    assert report == [True, []]
