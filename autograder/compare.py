@@ -16,6 +16,7 @@ import torch
 from autograder.sandbox.codec import NumpyScalar, Opaque, TensorReply, plain
 
 Scale = float | Callable[[Any], Any] | None
+_REFUSAL_WORDS = ("accepted", "refused")  # with which `probing.refusal` begins
 _TENSOR_KINDS = ("Tensor", "Parameter")
 
 
@@ -103,6 +104,8 @@ class _Walk:
                 return _wrong_dtype(expected.dtype, got.dtype, path)
             a, b = (TensorReply(torch.from_numpy(array.copy()), "cpu", "Tensor") for array in (expected, got))
             return self._tensors(a, b, path)
+        if isinstance(expected, tuple) and expected and type(expected[0]) is str and expected[0] in _REFUSAL_WORDS:
+            return _refusals(expected, got, path)
         if isinstance(expected, (list, tuple)):
             if len(expected) != len(got):
                 return _wrong_length(type(expected).__name__, len(expected), len(got), path)
@@ -118,7 +121,9 @@ class _Walk:
         else:
             if expected == got:
                 return None
-            return Difference(f"{_upper(_name(type(expected)))} differs.", f"{path}: {got!r}, not {expected!r}")
+            return Difference(
+                f"{_upper(_name(type(expected)))} differs.", f"{path}: {_brief(got)}, not {_brief(expected)}"
+            )
         for at, a, b in pairs:
             if difference := self.compare(a, b, at):
                 return difference
@@ -173,6 +178,25 @@ class _Walk:
         return Difference(f"A tensor's values differ{place}.", f"{path}: {_place(wrong, a, b)}")
 
 
+def _refusals(expected: tuple[Any, ...], got: tuple[Any, ...], path: str) -> Difference | None:
+    """Compare what `probing.refusal` reports of two implementations."""
+    if not all(type(item) in (str, bool) for item in got):
+        return Difference("What came back says nothing about a refused input.", f"{path}: {_brief(got)}")
+    if expected == got:
+        return None
+    if expected[0] == "accepted":
+        reason = "An input that is right is refused."
+    elif got[:1] == ("accepted",):
+        reason = f"An input that cannot be right is accepted: it must raise {expected[1]}."
+    elif got[:2] == expected[:2]:
+        reason = (
+            f"An input that cannot be right raises {expected[1]}, but the message does not contain the wrong value."
+        )
+    else:
+        reason = f"An input that cannot be right raises something else than {expected[1]}."
+    return Difference(reason, f"{path}: {_brief(got)}, not {_brief(expected)}")
+
+
 def _place(wrong: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> str:
     index = tuple(wrong.nonzero()[0].tolist())
     return (
@@ -218,7 +242,7 @@ def _type_difference(expected: type, got: Any, path: str) -> Difference | None:
         reason = f"A NumPy scalar came back where {_name(expected)} is expected."
     else:
         reason = f"{_upper(_name(_type_of(got)))} came back where {_name(expected)} is expected."
-    return Difference(reason, f"{path}: {got!r}"[:500])
+    return Difference(reason, f"{path}: {_brief(got)}")
 
 
 def _wrong_dtype(expected: object, got: object, path: str) -> Difference:
@@ -232,6 +256,17 @@ def _wrong_length(kind: str, expected: int, got: int, path: str) -> Difference:
 
 def _key(key: object) -> tuple[str, object]:
     return type(key).__name__, key
+
+
+def _brief(value: Any) -> str:
+    """Return a few words for any reply, in little time: printing a tensor of 32 dimensions takes minutes."""
+    if isinstance(value, TensorReply):
+        return f"a tensor of shape {tuple(value.value.shape)}, {value.value.dtype}"
+    if isinstance(value, (dict, np.ndarray, list)) or (isinstance(value, tuple) and len(value) > 4):
+        return f"{_name(type(value))} of length {len(value)}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_brief, value))})"
+    return repr(value[:200] if isinstance(value, (str, bytes)) else value)[:300]
 
 
 def _upper(text: str) -> str:

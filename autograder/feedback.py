@@ -21,6 +21,9 @@ _LIBRARY_ERRORS = frozenset({
 })  # fmt: skip
 
 
+_MOST_LINES = 5_000
+
+
 @dataclass(frozen=True)
 class Feedback:
     """One fault, for its two readers."""
@@ -77,7 +80,11 @@ class Reader:
         name = self._type_name(outcome)
         of_pytorch = " " in outcome.message  # PyTorch raises NotImplementedError too, with words
         if "builtins.NotImplementedError" in outcome.type_names and not of_pytorch:
-            text = f"Not started: `{problem}` still raises NotImplementedError{self._at(frame)}."
+            stub = outcome.message  # as the stub has it, if it stands in their source
+            own = re.fullmatch(r"[a-z]+\.\w+", stub) and self._mentions(re.escape(stub))
+            needs = f" needs `{stub}`, which" if own and stub != problem else ""
+            text = f"Not started: `{problem}`{needs} still raises NotImplementedError{self._at(frame)}."
+            return Feedback(text, "")
         elif "builtins.SystemExit" in outcome.type_names:
             text = f"`{problem}` called sys.exit(){self._at(frame)}. Return a value, or raise an error, instead."
         elif frame is not None and self._own(outcome.frames[-1]) is None and name in ("TypeError", "AttributeError"):
@@ -135,7 +142,8 @@ class Reader:
         inside = ""
         if frame.function.isidentifier() and self._mentions(rf"def\s+{re.escape(frame.function)}\b"):
             inside = f", in {frame.function}"
-        return f"{frame.file} line {frame.line}{inside}"
+        line = f" line {frame.line}" if frame.line <= _MOST_LINES else ""  # a number can be made to say something
+        return f"{frame.file}{line}{inside}"
 
     def _at(self, frame: Frame | None) -> str:
         return f" at {self._place(frame)}" if frame else ""

@@ -162,6 +162,7 @@ class Judge:
         """Observe, and return beside the reply how many bytes the child's peak grew, as the kernel counts from outside."""
         self._ask(problem, nothing, with_reference=False)  # by its answer the student's module is imported
         assert self._child is not None
+        self._child.peak_memory()
         before = self._child.peak_memory()
         reply = self.observe(problem, probe, like=like)
         return reply, self._child.peak_memory() - before
@@ -241,4 +242,5 @@ class Judge:
 
 
 def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    """Return the traceback from the test on: above it is only pytest."""
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-3))

@@ -9,7 +9,7 @@ from tests.allowed import check_part
 
 def refusal(
     call: Callable[[], Any], *, names: object = None, kinds: tuple[type[BaseException], ...] = (ValueError,)
-) -> str | tuple[str, bool]:
+) -> tuple[str] | tuple[str, str, bool]:
     """Run `call`, which should refuse its input, and say how it did.
 
     Args:
@@ -18,8 +18,8 @@ def refusal(
         kinds: the exceptions that will do.
 
     Returns:
-        "accepted" if nothing was raised, else the kind of the error ("an accepted error" where several kinds will do)
-        and whether its text contains `names`. Wording is never compared.
+        ("accepted",) if nothing was raised, else ("refused", the error's kind, whether its text contains `names`); the kind
+        is "an error" where several will do. Wording is never compared.
 
     Raises:
         NotImplementedError: a stub has not refused anything, although this is a RuntimeError.
@@ -29,11 +29,11 @@ def refusal(
     except NotImplementedError:
         raise
     except kinds as error:
-        kind = kinds[0].__name__ if len(kinds) == 1 else "an accepted error"
-        return kind, names is None or str(names) in str(error)
+        kind = kinds[0].__name__ if len(kinds) == 1 else "an error"
+        return "refused", kind, names is None or str(names) in str(error)
     except Exception as error:
-        return type(error).__name__, names is None or str(names) in str(error)
-    return "accepted"
+        return "refused", type(error).__name__, names is None or str(names) in str(error)
+    return ("accepted",)
 
 
 def nothing(lib: object) -> None:

@@ -82,6 +82,7 @@ def require_close(got: Tensor, expected: Tensor, sentence: str, rtol: float = OW
     """Assert that two displacements of the student's agree, and that there is a displacement at all."""
     scale = float(expected.abs().max())
     assert scale > 0, "The optimizer does not move the parameters."
+    assert bool(got.isfinite().all() and expected.isfinite().all()), "The parameters end at NaN or infinity."
     assert got.shape == expected.shape and float((got - expected).abs().max()) <= rtol * scale, sentence
 
 

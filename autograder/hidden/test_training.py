@@ -164,8 +164,8 @@ def test_train_step_accumulates_to_one_big_batch(compare, seed, sizes):
         loss = lib.training.train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, batches)
         return [torch.tensor(float(loss), dtype=torch.float64)], moved(model, start)
 
-    # float64: another order of the same sums differs by 1e-15, a mean of means by 1e-2.
-    compare("training.train_step", probe, rtol=1e-9)
+    # In float64 another order of the same sums differs by 1e-15, in a float32 sum of the losses by 1e-7; a mean of means by 1e-2.
+    compare("training.train_step", probe, rtol=1e-6)
 
 
 @number("10.2")

@@ -90,7 +90,7 @@ def empty(top: Path) -> None:
     Raises:
         OSError: if something stays.
     """
-    top.chmod(0o700)
+    top.chmod(0o700)  # its owner may have shut it, or opened it to others
     while True:
         with os.scandir(top) as scan:
             entries = list(scan)

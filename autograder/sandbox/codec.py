@@ -25,6 +25,8 @@ MAX_BLOBS = 32 << 20  # bytes
 MAX_NODES = 200_000
 MAX_DEPTH = 64
 MAX_KEYS = 4_000  # of all dicts in a frame: keys whose hashes collide make a dict quadratic
+MAX_DIMENSIONS = 16  # what walks over a tensor element by element takes minutes at 32
+MAX_BIG_INTS = 1_000  # those beyond 64 bits can be made to share a hash, as the keys above
 MAX_ELEMENTS = 1 << 22  # logical elements of all tensors in a frame: a stride of 0 makes them out of nothing
 MAX_HEX = 3_500  # digits of an int: Python refuses to print one of more than 4300 decimal digits
 MAX_TEXT = 20_000  # characters of an exception's message or traceback
@@ -146,7 +148,7 @@ class _Encoder:
     def __init__(self) -> None:
         self.blobs: list[memoryview] = []
         self._storages: dict[int, tuple[int, torch.UntypedStorage]] = {}  # held, so that no address is used twice
-        self._nodes = self._keys = self._elements = 0
+        self._nodes = self._keys = self._elements = self._big_ints = 0
 
     def node(self, value: Any, depth: int) -> Any:
         self._nodes += 1
@@ -156,7 +158,7 @@ class _Encoder:
         if value is None or kind in (bool, float, bytes):
             return value
         if kind is int:
-            return value if -(2**63) <= value < 2**63 else ["int", hex(value)[:MAX_HEX]]
+            return value if -(2**63) <= value < 2**63 else self._big_int(value)
         if kind is str:
             return _clean(value)
         if kind is list:
@@ -186,9 +188,15 @@ class _Encoder:
             return ["opaque", "dict with keys that are not plain"]
         return ["dict", *items]
 
+    def _big_int(self, value: int) -> Any:
+        self._big_ints += 1
+        if self._big_ints > MAX_BIG_INTS:
+            raise _TooLarge
+        return ["int", hex(value)[:MAX_HEX]]
+
     def _count(self, elements: int, sizes: Sequence[int]) -> None:
         self._elements += elements
-        if self._elements > MAX_ELEMENTS or len(sizes) > 32 or any(size > MAX_ELEMENTS for size in sizes):
+        if self._elements > MAX_ELEMENTS or len(sizes) > MAX_DIMENSIONS or any(size > MAX_ELEMENTS for size in sizes):
             raise _TooLarge
 
     def _blob(self, data: memoryview) -> int:
@@ -277,7 +285,7 @@ class _Decoder:
         self._bytes = torch.frombuffer(blobs, dtype=torch.uint8) if blobs else torch.empty(0, dtype=torch.uint8)
         self._spans = spans
         self._storages: dict[tuple[int, bool], torch.Tensor] = {}
-        self._nodes = self._keys = self._elements = 0
+        self._nodes = self._keys = self._elements = self._big_ints = 0
 
     def node(self, node: Any, depth: int) -> Any:
         self._nodes += 1
@@ -295,6 +303,9 @@ class _Decoder:
             case ["dict", *items]:
                 return self._dict(items, depth)
             case ["int", str(text)] if len(text) <= MAX_HEX:
+                self._big_ints += 1
+                if self._big_ints > MAX_BIG_INTS:
+                    raise BadFrame("too many big ints")
                 try:
                     return int(text, 16)
                 except ValueError:
@@ -364,7 +375,7 @@ class _Decoder:
 
 
 def _dimensions(sizes: list[Any]) -> list[int]:
-    if len(sizes) > 32 or not all(type(size) is int and 0 <= size <= 1 << 40 for size in sizes):
+    if len(sizes) > MAX_DIMENSIONS or not all(type(size) is int and 0 <= size <= 1 << 40 for size in sizes):
         raise BadFrame("dimensions")
     return sizes
 

@@ -120,7 +120,6 @@ class Zygote:
         assert self._submission is not None
         if slot.rules is None and self._features.landlock:
             slot.rules = landlock.build([str(self._submission)], [str(slot.folder)])
-        slot.folder.chmod(0o700)  # the child before may have shut or opened it
         if uid is not None:
             os.chown(slot.folder, uid, uid)
         request_read, request_write = os.pipe()

@@ -1,5 +1,6 @@
 """Strict comparison: for each property, replies that differ in nothing else."""
 
+import time
 from collections import OrderedDict, namedtuple
 from math import inf, nan
 from typing import Any
@@ -373,3 +374,32 @@ def test_an_answer_that_does_not_fit_its_example(like, value, words):
 
 def test_misfit_admits_nan_for_the_test_to_judge():
     assert misfit(0.0, snapshot(nan)) is None
+
+
+# --- what probing.refusal reports ---
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "reason"),
+    [
+        (("accepted",), ("refused", "ValueError", True), "An input that is right is refused."),
+        (("refused", "ValueError", True), ("accepted",), "is accepted: it must raise ValueError."),
+        (("refused", "ValueError", True), ("refused", "ValueError", False), "does not contain the wrong value."),
+        (("refused", "ValueError", True), ("refused", "TypeError", True), "something else than ValueError."),
+        (("refused", "ValueError", True), ("accepted", np.zeros(2)), "says nothing about a refused input."),
+    ],
+)
+def test_a_refusal_that_differs_is_told_in_words(expected, got, reason):
+    difference = first_difference(snapshot([expected]), snapshot([got]), Tolerance())
+
+    assert difference is not None and difference.reason.endswith(reason)
+    assert first_difference(snapshot([expected]), snapshot([expected]), Tolerance()) is None
+
+
+def test_a_difference_in_a_tensor_of_many_dimensions_is_told_at_once():
+    start = time.process_time()
+
+    difference = first_difference(snapshot(3), snapshot(torch.zeros(1).expand([2] * 16)), Tolerance())
+
+    assert difference is not None and len(difference.detail) < 300
+    assert time.process_time() - start < 1

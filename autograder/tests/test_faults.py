@@ -605,6 +605,7 @@ def test_stubs_get_no_point_and_are_called_not_started(grader):
 def test_a_tensor_that_equals_everything_is_refused(unchecked, tmp_path):
     code = """
     def mean_pool(*args, **kwargs):
+        import torch
         class Liar(torch.Tensor):
             @classmethod
             def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -612,8 +613,10 @@ def test_a_tensor_that_equals_everything_is_refused(unchecked, tmp_path):
                 return super().__torch_function__(function, types, args, kwargs or {})
         return torch.zeros(3).as_subclass(Liar)
     """
-    fault = in_place_of("", "einsums.mean_pool", textwrap.dedent(code), "A subclass of torch.Tensor")
-    judge(fault, unchecked.grade(write(tmp_path, fault.files)))
+    source = replaced(reference("einsums"), "mean_pool", code)
+    rows = unchecked.grade(write(tmp_path, {"einsums.py": source}))["rows"]
+    told = {row["output"] for row in rows if row["problem"] == "einsums.mean_pool"}
+    assert told == {"A subclass of torch.Tensor came back where a tensor is expected."}
 
 
 def test_one_submission_gets_one_grade(grader, tmp_path):
