@@ -6,11 +6,14 @@ parts run.
 
 import gc
 import importlib
+import linecache
 import os
 import sys
+import threading
 import traceback
 import types
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +27,7 @@ STUDENT = ROOT / "student"
 
 # Far above what any public test takes; an endless loop should not need Ctrl-C.
 SECONDS_PER_TEST = 60
+SECONDS_OF_IMPORT = 10  # after which a line says what is being waited for
 
 
 @dataclass
@@ -60,6 +64,20 @@ class BrokenPart(types.ModuleType):
 
 class NotStarted(pytest.skip.Exception):  # type: ignore[name-defined]  # as above
     """A test reached a stub."""
+
+
+class NotAllowed(pytest.Item):
+    """Fails with what solutions use and may not. There is one only where a rule is broken: nobody gets a pass for none."""
+
+    lines: Iterable[str] = ()
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Head the report with the item's name."""
+        return self.path, None, self.name
+
+    def runtest(self) -> None:
+        """Say what is not allowed, and where."""
+        pytest.fail("\n".join(self.lines), pytrace=False)
 
 
 # --- what is run ---
@@ -135,7 +153,8 @@ def pytest_make_collect_report(
         return (yield)
     run = collector.config.stash[RUN]
     try:
-        importlib.import_module(f"student.{part}")
+        with _saying_what_takes_long(part):
+            importlib.import_module(f"student.{part}")
     except (Exception, SystemExit) as error:
         run.broken[part], run.details[part] = _why_broken(part, error)
         stand_in = BrokenPart(f"student.{part}")
@@ -152,8 +171,46 @@ def pytest_make_collect_report(
     return report
 
 
-@pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
-def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+@contextmanager
+def _saying_what_takes_long(part: str) -> Iterator[None]:
+    """Print one line if the import of a part seems to have no end."""
+    importing = threading.get_ident()
+
+    def say() -> None:
+        frames = traceback.walk_stack(sys._current_frames().get(importing))
+        places = ((Path(frame.f_code.co_filename), line) for frame, line in frames)
+        path, line = next((place for place in places if place[0].is_relative_to(STUDENT)), (STUDENT / f"{part}.py", 0))
+        at = (
+            f", at {path.relative_to(ROOT).as_posix()}:{line}: {linecache.getline(str(path), line).strip()}"
+            if line
+            else ""
+        )
+        print(
+            f"student/{part}.py is still being imported after {SECONDS_OF_IMPORT} s{at}  "
+            "(look for a loop without an end, outside the functions; Ctrl-C stops this)",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    timer = threading.Timer(SECONDS_OF_IMPORT, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None, object, object]:
+    """Note what each test is about before -k and -m take tests away; then add what the solutions of the others may not use."""
+    _note_problems(items, config)
+    result = yield
+    items += _not_allowed(items, config.stash[RUN])
+    return result
+
+
+def _note_problems(items: Iterable[pytest.Item], config: pytest.Config) -> None:
     """Note which problem each test is about, and give it its time."""
     known = {problem.id for problem in load_assignment().problems}
     limited = config.pluginmanager.hasplugin("timeout") and config.getoption("timeout", None) is None
@@ -165,6 +222,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
                 raise pytest.UsageError(f"{item.nodeid}: handout/problems.toml has no problem {marker.args[0]!r}")
             item.stash[PROBLEM] = marker.args[0]
             config.stash[RUN].tallies.setdefault(marker.args[0], Tally()).existing += 1
+
+
+def _not_allowed(items: Iterable[pytest.Item], run: Run) -> list[NotAllowed]:
+    """Return what fails for the rules that are broken by the problems that these tests are about."""
+    modules = {item.stash[PROBLEM]: item.getparent(pytest.Module) for item in items if PROBLEM in item.stash}
+    if not modules:
+        return []
+    from tests.allowed import check_part  # PyTorch is imported here, where the garbage collector is out of the way
+
+    sources = {
+        path.relative_to(STUDENT).as_posix(): path.read_text(encoding="utf-8", errors="replace")
+        for path in STUDENT.rglob("*.py")
+        if path.is_file()
+    }
+    found = []
+    for part in {problem.split(".")[0]: None for problem in modules if problem.split(".")[0] not in run.broken}:
+        here = [problem for problem in modules if problem.split(".")[0] == part]
+        lines: dict[str, None] = {}  # a line once, however many problems it is a part of
+        for violation in check_part(part, sources):
+            for problem in here if violation.problem is None else {violation.problem}.intersection(here):
+                tally = run.tallies[problem]
+                tally.not_allowed = tally.not_allowed or f"{violation.name} (student/{violation.file}:{violation.line})"
+                lines[str(violation)] = None
+        if lines:
+            item = NotAllowed.from_parent(modules[here[0]], name=f"{part}: only what the handout allows")
+            item.lines = lines
+            found.append(item)
+    return found
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -183,6 +268,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
     PyTorch raises NotImplementedError too, which is one.
     """
+    tally = pyfuncitem.config.stash[RUN].tallies.get(pyfuncitem.stash.get(PROBLEM, ""))
+    if tally and tally.timed_out:
+        pytest.fail("not run: another test of this problem never ended", pytrace=False)
     try:
         return (yield)
     except NotImplementedError as error:
@@ -202,6 +290,7 @@ def pytest_runtest_makereport(
     """Show the test's and the student's own lines of a traceback only, and count."""
     excinfo = call.excinfo
     kind = ""
+    tally = item.config.stash[RUN].tallies.get(item.stash.get(PROBLEM, ""))
     if excinfo is not None:
         if excinfo.errisinstance(PartCannotBeImported):
             kind = "cannot import"
@@ -209,17 +298,19 @@ def pytest_runtest_makereport(
             kind = "not started"
         elif isinstance(excinfo.value, pytest.fail.Exception) and str(excinfo.value).startswith("Timeout"):
             excinfo.value.msg = f"stopped after {SECONDS_PER_TEST} s: is there a loop that never ends?"
+            if tally:
+                tally.timed_out = True
         if item.config.option.tbstyle == "short" and not item.config.getoption("fulltrace"):
             excinfo.traceback = type(excinfo.traceback)(_own_frames(excinfo.tb))
     report = yield
     report.user_properties.append((KIND, kind))
-    tally = item.config.stash[RUN].tallies.get(item.stash.get(PROBLEM, ""))
     if tally is None or kind == "not started":
         return report
     if report.failed:
         tally.failed += 1
     elif report.skipped:
-        tally.skipped += 1
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        tally.skipped.append(reason.removeprefix("Skipped: "))
     elif report.when == "call":
         tally.passed += 1
     return report

@@ -453,6 +453,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.figures", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "student" / "figures", help="where the drawings go")
     options = parser.parse_args(arguments)
+    if not (ROOT / "student").is_dir():
+        print(f"there is no folder {ROOT / 'student'}: the solutions go there", file=sys.stderr)
+        return 2
     if importlib.util.find_spec("matplotlib") is None:
         print("drawing needs matplotlib: python -m pip install matplotlib", file=sys.stderr)
         return 2

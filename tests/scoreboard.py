@@ -16,6 +16,7 @@ STARTED = "started"  # some tests pass, the others reach a stub
 WAITING = "waiting"  # for another problem, whose stub its tests reach
 NOT_STARTED = "not started"
 NOT_RUN = "not run"
+CANNOT_IMPORT = "cannot be imported"  # the remark of a failing problem whose whole part is broken
 COLOURS = {DONE: "green", PASSING: "green", FAILING: "red", STARTED: "yellow", NOT_STARTED: "yellow", WAITING: "yellow"}
 
 
@@ -27,10 +28,10 @@ class Tally:
     chosen: int = 0
     passed: int = 0
     failed: int = 0
-    skipped: int = 0  # for want of a GPU
-    stubs: list[str] = field(
-        default_factory=list
-    )  # for each test that reached a stub, the problem that this belongs to
+    skipped: list[str] = field(default_factory=list)  # why, for each test that was: "needs a CUDA GPU"
+    stubs: list[str] = field(default_factory=list)  # for each test that reached a stub, whose stub it was
+    not_allowed: str = ""  # the first thing in its solution that the handout does not allow, and where
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def row(problem: Problem, tally: Tally, broken: bool = False, single_tests: bool
         single_tests: whether tests were asked for by name, so that `tally.existing` knows only of these.
     """
     if broken:
-        return Row(problem, FAILING, "cannot be imported")
+        return Row(problem, FAILING, CANNOT_IMPORT)
+    if tally.not_allowed:
+        return Row(problem, FAILING, f"not allowed: {tally.not_allowed}")
     if tally.failed:
         return Row(problem, FAILING, f"{tally.failed} of {tally.chosen} tests fail")
     if awaited := [stub for stub in tally.stubs if stub != problem.id]:
@@ -64,10 +67,10 @@ def row(problem: Problem, tally: Tally, broken: bool = False, single_tests: bool
             else Row(problem, NOT_STARTED)
         )
     if tally.passed == 0:
-        return Row(problem, NOT_RUN, "needs a GPU" if tally.skipped else "")
+        return Row(problem, NOT_RUN, next(iter(tally.skipped), ""))
     if single_tests:
         return Row(problem, PASSING, "as far as was run")
-    if tally.passed + tally.skipped < tally.existing:
+    if tally.passed < tally.existing:
         return Row(problem, PASSING, f"{tally.passed} of {tally.existing} tests run")
     return Row(problem, DONE)
 
@@ -109,7 +112,7 @@ def points_lines(rows: Iterable[Row], untested: Iterable[Problem]) -> list[str]:
 
 
 def next_lines(rows: Iterable[Row], root: Path, command: str, everything: bool) -> list[str]:
-    """Say the one thing to do next: the first problem that is not done.
+    """Say the one thing to do next: mend what is broken, finish what is begun, then begin something.
 
     Args:
         rows: the scoreboard's.
@@ -117,11 +120,12 @@ def next_lines(rows: Iterable[Row], root: Path, command: str, everything: bool) 
         command: how tests are run here, "make test PART=" or "python -m tests --part ".
         everything: whether every test was run.
     """
-    rows = list(rows)
-    for row in [row for row in rows if row.status != WAITING] + rows:
-        if row.status in {FAILING, STARTED, NOT_STARTED, WAITING}:
-            place = where(row.problem, root)
-            return [f"Next: {row.problem.id}, {row.status}: {place}", f"      {command}{row.problem.part}"]
+    order = [FAILING, STARTED, NOT_STARTED, WAITING]
+    if to_do := [row for row in rows if row.status in order]:
+        # A part that cannot be imported hides what else there is to do in it.
+        row = min(to_do, key=lambda row: (row.remark != CANNOT_IMPORT, order.index(row.status)))
+        place = where(row.problem, root)
+        return [f"Next: {row.problem.id}, {row.status}: {place}", f"      {command}{row.problem.part}"]
     if not everything:
         return ["Next: the other tests", f"      {command.split(' PART')[0].split(' --part')[0]}"]
     return [

@@ -208,7 +208,7 @@ def report(contents: Contents, assignment: Assignment, root: Path) -> tuple[list
     """Return the lines that describe a submission, and the lines about what is wrong with it."""
     lines: list[str] = []
     wrong: list[str] = []
-    unfinished: list[Problem] = []
+    unfinished: set[Problem] = set()
     parts = {f"student/{part.id}.py": part for part in assignment.graded_parts}
     rows: list[tuple[str, str, str]] = []
     for name, source in contents.files.items():
@@ -217,7 +217,7 @@ def report(contents: Contents, assignment: Assignment, root: Path) -> tuple[list
             continue
         state = part_state(parts[name], source)
         rows.append(("in", name, _summary(state)))
-        unfinished += state.stubs
+        unfinished.update(state.stubs)
         if state.error:
             wrong.append(f"{name} is not valid Python, so its whole part is lost: {state.error}")
         wrong += [f"{name} defines no {problem.name}" for problem in state.absent if not problem.bonus]
@@ -229,7 +229,9 @@ def report(contents: Contents, assignment: Assignment, root: Path) -> tuple[list
     if unfinished:
         points = sum(problem.points for problem in unfinished if not problem.bonus)
         lines += ["", f"Still stubs ({points:g} points):"]
-        lines += [f"  {p.number:<5}{p.id}{'  (bonus)' if p.bonus else ''}" for p in unfinished]
+        lines += [
+            f"  {p.number:<5}{p.id}{'  (bonus)' if p.bonus else ''}" for p in assignment.problems if p in unfinished
+        ]
     wrong += imports_from_outside(contents.files, root)
     return lines, sorted(wrong)
 
@@ -288,6 +290,8 @@ def main(arguments: list[str] | None = None) -> int:
     if wrong:
         print("\nLook at this before you hand it in:")
         print("\n".join(f"  {line}" for line in wrong))
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        print(f"\n{options.output.name} was written, but {wrong[0]}{more}")
         return 1
     print(f"\nUpload {options.output.name} to Gradescope. `make test` says what works.")
     return 0

@@ -33,7 +33,16 @@ ROOT = Path(__file__).resolve().parent.parent
 STUDENT, TESTS = ROOT / "student", ROOT / "tests"
 
 # What each run would otherwise import. PyTorch imports torch._dynamo when an optimizer is first made.
-KEPT_WARM = ["torch", "torch._dynamo", "numpy", "einops", "jaxtyping", "tests.conftest", "tests.checks"]
+KEPT_WARM = [
+    "torch",
+    "torch._dynamo",
+    "numpy",
+    "einops",
+    "jaxtyping",
+    "tests.conftest",
+    "tests.checks",
+    "tests.allowed",
+]
 
 # In milliseconds.
 SAVE_LASTS, SAVE_STEP = 60, 20  # an editor may write, rename and touch: one save is what happens within the first
