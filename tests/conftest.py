@@ -179,15 +179,14 @@ def _saying_what_takes_long(part: str) -> Iterator[None]:
     def say() -> None:
         frames = traceback.walk_stack(sys._current_frames().get(importing))
         places = ((Path(frame.f_code.co_filename), line) for frame, line in frames)
-        path, line = next((place for place in places if place[0].is_relative_to(STUDENT)), (STUDENT / f"{part}.py", 0))
-        at = (
-            f", at {path.relative_to(ROOT).as_posix()}:{line}: {linecache.getline(str(path), line).strip()}"
-            if line
-            else ""
-        )
+        for path, line in (place for place in places if place[0].is_relative_to(STUDENT)):
+            at = f"{path.relative_to(ROOT).as_posix()}:{line}: {linecache.getline(str(path), line).strip()}"
+            break
+        else:
+            at = "its start"
         print(
-            f"student/{part}.py is still being imported after {SECONDS_OF_IMPORT} s{at}  "
-            "(look for a loop without an end, outside the functions; Ctrl-C stops this)",
+            f"student/{part}.py is still being imported after {SECONDS_OF_IMPORT} s. Look for a loop without an end, "
+            f"outside the functions (Ctrl-C stops this). It is at {at}",
             file=sys.stderr,
             flush=True,
         )
@@ -226,7 +225,7 @@ def _note_problems(items: Iterable[pytest.Item], config: pytest.Config) -> None:
 
 def _not_allowed(items: Iterable[pytest.Item], run: Run) -> list[NotAllowed]:
     """Return what fails for the rules that are broken by the problems that these tests are about."""
-    modules = {item.stash[PROBLEM]: item.getparent(pytest.Module) for item in items if PROBLEM in item.stash}
+    modules = {item.stash[PROBLEM]: item.parent for item in items if item.parent and PROBLEM in item.stash}
     if not modules:
         return []
     from tests.allowed import check_part  # PyTorch is imported here, where the garbage collector is out of the way

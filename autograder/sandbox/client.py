@@ -188,7 +188,10 @@ class Sandbox:
             raise SandboxBroken(f"the sandbox's zygote is gone ({error})") from None
 
     def _hear(self) -> dict[str, Any]:
-        data, descriptors, _, _ = socket.recv_fds(self._control, 65536, 3)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 65536, 3)
+        except ConnectionResetError:  # it died before it read all that it was told
+            data, descriptors = b"", []
         if not data:
             raise SandboxBroken("the sandbox's zygote is gone: was it killed for its memory?")
         message: dict[str, Any] = json.loads(data)

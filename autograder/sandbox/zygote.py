@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import time
@@ -72,8 +73,7 @@ class Zygote:
         self._filter = seccomp.Filter() if features.seccomp else None
 
     def main(self) -> NoReturn:
-        """Serve until the grader closes its end."""
-        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        """Serve until the grader closes its end, or dies: then end the children and remove every file."""
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the grader decides what to do
@@ -88,6 +88,7 @@ class Zygote:
         finally:
             for pid in list(self._live):
                 self._end(pid)
+            shutil.rmtree(self._root.parent, ignore_errors=True)
         os._exit(0)
 
     def _obey(self, order: dict[str, Any]) -> None:

@@ -371,7 +371,7 @@ def test_a_killed_zygote_is_our_fault(place):
     assert not out.exists()
 
 
-def test_a_killed_grader_takes_its_children_along(place):
+def test_a_killed_grader_takes_its_children_and_files_along(place):
     out = place / "results.json"
     with started("grade", waiting(place, "function"), "--out", out) as command:
         assert traces.eventually(lambda: passed(out) > 0, 90)
@@ -379,6 +379,7 @@ def test_a_killed_grader_takes_its_children_along(place):
         command.signal(signal.SIGKILL)
         command.end()
         assert below and traces.eventually(lambda: not any(pid in traces.all_processes() for pid in below))
+        assert traces.eventually(command.has_left_nothing), [*command.temporary.iterdir()]
     read(out)  # what was known
 
 

@@ -1,5 +1,6 @@
 """What a student runs: the public tests' plugin and scoreboard, their assertions, the environment, and the Makefile."""
 
+import collections
 import copy
 import json
 import os
@@ -19,7 +20,7 @@ from handout.problems import Problem
 from tests import environment
 from tests.checks import check_close, check_equal, check_raises
 from tests.environment import CannotMake, Interpreter
-from tests.scoreboard import Row, next_lines, points_lines
+from tests.scoreboard import CANNOT_IMPORT, Row, Tally, next_lines, points_lines, row
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,6 +81,28 @@ from student import roots
 def test_carrot_is_orange():
     assert roots.carrot() == "orange"
 """
+# Stands in for tests/allowed.py, which needs PyTorch: in a file with the comment "# banned: apple", apple uses what it may not.
+ALLOWED = """
+import re
+from dataclasses import dataclass
+
+@dataclass
+class Violation:
+    file: str
+    line: int
+    problem: str | None
+    name = "banned"
+
+    def __str__(self):
+        return f"student/{self.file}:{self.line}: banned: not in a fruit"
+
+def check_part(part, sources):
+    return [
+        Violation(f"{part}.py", i, f"{part}.{found[1]}" if found[1] else None)
+        for i, line in enumerate(sources.get(f"{part}.py", "").splitlines(), 1)
+        if (found := re.search("# banned:? ?(.*)", line))
+    ]
+"""
 LATER_TESTS = """
 import pytest
 from student import later
@@ -128,6 +151,7 @@ def release(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "constraints.txt", "Makefile", "handout/__init__.py", "handout/problems.py"):
         shutil.copy(ROOT / name, root / name)
     (root / "handout/problems.toml").write_text(PROBLEMS)
+    (root / "tests/allowed.py").write_text(ALLOWED)
     for part, source in (("fruit", FRUIT_TESTS), ("roots", ROOTS_TESTS), ("later", LATER_TESTS)):
         (root / f"tests/test_{part}.py").write_text(source)
     for part, source in (("__init__", ""), ("fruit", FRUIT_STUB), ("roots", ROOTS_STUB)):
@@ -175,7 +199,7 @@ def test_stubs_are_not_started_and_no_error(release: Path) -> None:
     assert scoreboard(output) == {
         "fruit.apple": "not started",
         "fruit.Banana": "not started",
-        "fruit.cherry": "not run needs a GPU",
+        "fruit.cherry": "not run no GPU here",
         "roots.carrot": "not started",
     }
     assert "Traceback" not in output and "NotImplementedError" not in output
@@ -185,6 +209,105 @@ def test_first_problem_that_is_not_done_comes_next(release: Path) -> None:
     (release / "student/fruit.py").write_text(FRUIT.replace('"yellow"', '"green"'))
     _, output = run(release)
     assert "Next: fruit.Banana, failing: student/fruit.py:7\n      python -m tests --part fruit\n" in output
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        (["not started", "failing", "broken"], "a.p2"),
+        (["not started", "started", "failing"], "a.p2"),
+        (["not started", "started", "started"], "a.p1"),
+        (["waiting", "done", "not started"], "a.p2"),
+        (["waiting", "done", "passing"], "a.p0"),
+    ],
+)
+def test_next_is_what_is_broken_then_what_fails_then_what_is_begun(
+    release: Path, statuses: list[str], expected: str
+) -> None:
+    rows = [
+        Row(Problem(f"a.p{i}", f"1.{i}", "", 1, False), "failing", CANNOT_IMPORT)
+        if status == "broken"
+        else Row(Problem(f"a.p{i}", f"1.{i}", "", 1, False), status)
+        for i, status in enumerate(statuses)
+    ]
+    assert next_lines(rows, release, "make test PART=", everything=True)[0].startswith(f"Next: {expected},")
+
+
+def test_part_that_cannot_be_imported_comes_next(release: Path) -> None:
+    (release / "student/fruit.py").write_text(FRUIT.replace('"yellow"', '"green"'))
+    (release / "student/roots.py").write_text("1 / 0")
+    assert "Next: roots.carrot, failing: student/roots.py\n" in run(release)[1]
+
+
+def test_skipped_test_of_a_problem_leaves_it_short_of_done() -> None:
+    problem = Problem("fruit.apple", "1.1", "An apple", 2, False)
+    assert row(problem, Tally(existing=2, chosen=2, passed=1, skipped=["bored"])).status == "passing"
+    assert row(problem, Tally(existing=1, chosen=1, skipped=["bored"])) == Row(problem, "not run", "bored")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--part", "fruit"), ("-k", "apple_is_one"), ("tests/test_fruit.py::test_apple_is_one",)],
+    ids=["everything", "a part", "by name", "a single test"],
+)
+def test_what_the_handout_does_not_allow_fails_its_problem(release: Path, arguments: tuple[str, ...]) -> None:
+    (release / "student/fruit.py").write_text(FRUIT.replace("    return 1", "    return 1  # banned: apple"))
+    status, output = run(release, *arguments)
+    assert status == 1
+    assert output.count("\nstudent/fruit.py:5: banned: not in a fruit\n") == 1
+    assert scoreboard(output)["fruit.apple"] == "failing not allowed: banned (student/fruit.py:5)"
+    assert scoreboard(output).get("fruit.Banana", "done") == "done"
+    assert f"Public tests pass for {1 if 'fruit.Banana' in scoreboard(output) else 0} of the " in output
+    assert "Next: fruit.apple, failing: student/fruit.py:2\n" in output
+
+
+def test_what_the_handout_does_not_allow_of_another_problem_is_not_said(release: Path) -> None:
+    (release / "student/fruit.py").write_text(FRUIT.replace("    return 1", "    return 1  # banned: apple"))
+    status, output = run(release, "-k", "banana")
+    assert status == 0
+    assert scoreboard(output) == {"fruit.Banana": "done"}
+
+
+def test_what_a_whole_part_may_not_use_fails_all_its_problems_and_is_said_once(release: Path) -> None:
+    (release / "student/fruit.py").write_text(FRUIT_STUB + "# banned")
+    status, output = run(release)
+    assert status == 1
+    assert output.count("student/fruit.py:11: banned: not in a fruit") == 1
+    assert {problem: said.split()[0] for problem, said in scoreboard(output).items()} == {
+        "fruit.apple": "failing",
+        "fruit.Banana": "failing",
+        "fruit.cherry": "failing",
+        "roots.carrot": "not",
+    }
+
+
+def test_keeping_to_what_is_allowed_is_no_progress(release: Path) -> None:
+    assert re.search(r"^1 skipped, 4 not started in ", run(release)[1], re.MULTILINE)
+
+
+def test_second_test_of_a_problem_that_never_ends_is_not_waited_for(release: Path) -> None:
+    plugin = release / "tests/conftest.py"
+    plugin.write_text(plugin.read_text().replace("SECONDS_PER_TEST = 60", "SECONDS_PER_TEST = 1"))
+    (release / "student/fruit.py").write_text('def apple(kind=""):\n    while True:\n        pass\n')
+    (release / "student/roots.py").write_text(ROOTS)
+    status, output = run(release)
+    assert status == 1
+    assert output.count("stopped after 1 s: is there a loop that never ends?") == 1
+    assert output.count("not run: another test of this problem never ended") == 1
+    assert scoreboard(output)["fruit.apple"] == "failing 2 of 2 tests fail"
+    assert scoreboard(output)["roots.carrot"] == "done"
+
+
+def test_import_without_an_end_is_said_once_with_its_place(release: Path) -> None:
+    plugin = release / "tests/conftest.py"
+    plugin.write_text(plugin.read_text().replace("SECONDS_OF_IMPORT = 10", "SECONDS_OF_IMPORT = 0.3"))
+    (release / "student/fruit.py").write_text(f"import time\ntime.sleep(1)\n{FRUIT}")
+    status, output = run(release)
+    assert status == 0
+    said = [line for line in output.splitlines() if "still being imported" in line]
+    assert len(said) == 1
+    assert said[0].startswith("student/fruit.py is still being imported after 0.3 s. ")
+    assert said[0].endswith("It is at student/fruit.py:2: time.sleep(1)")
 
 
 def test_failure_shows_the_students_own_lines_only(release: Path) -> None:
@@ -422,7 +545,8 @@ def message(call: Callable[[], None]) -> str:
         (np.int64(1), 1),
         (np.float64(1.0), 1.0),
         (torch.tensor(1), 1),
-        (torch.Size([1]), (1,)),
+        (torch.Size([1]), (2,)),
+        (torch.Size([1]), [1]),
         ([1], (1,)),
         ((1, 2), (1,)),
         ((1, 2), (1, 3)),
@@ -444,6 +568,13 @@ def test_check_equal_refuses(got: object, expected: object) -> None:
 )
 def test_check_equal_accepts_the_same(value: object) -> None:
     check_equal(value, copy.deepcopy(value))
+
+
+def test_check_equal_takes_every_kind_of_tuple_and_dict() -> None:
+    pair = collections.namedtuple("pair", "first second")
+    check_equal([torch.Size([1, 2]), pair(3, (4,))], [(1, 2), (3, (4,))])
+    check_equal((3, 4), pair(3, 4))
+    check_equal(collections.OrderedDict(a=1), {"a": 1})
 
 
 def test_check_equal_forgives_the_rounding_of_doubles() -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -74,6 +75,12 @@ def test_a_submission_of_stubs_names_every_problem_as_still_a_stub(handed_in: Ha
         if problem.id not in submission.SPANNING_PROBLEMS:
             assert f"  {problem.number:<5}{problem.id}\n" in printed
     assert "memory.py      not started" in " ".join(printed.split(" "))
+    stubs_named = [
+        line.split()[1] for line in printed.split("Still stubs")[1].splitlines()[1:] if line.startswith("  ")
+    ]
+    assert stubs_named == [p.id for p in load_assignment().problems if p.id in stubs_named], (
+        "not in the handout's order"
+    )
 
 
 def test_helper_files_go_in_wherever_they_lie_and_whatever_they_are_called(handed_in: HandIn, student: Path) -> None:
@@ -155,6 +162,7 @@ def test_a_missing_part_is_said_loudly_and_the_rest_is_packed(handed_in: HandIn,
     assert status == 1
     assert "student/optimizers.py" in names
     assert "student/memory.py is missing, so its whole part is lost (did you mean student/memory2.py?)" in printed
+    assert printed.splitlines()[-1].startswith("submission.zip was written, but student/memory.py is missing")
 
 
 def test_a_part_that_is_not_python_is_said_loudly(handed_in: HandIn, student: Path) -> None:
@@ -167,6 +175,8 @@ def test_a_part_that_is_not_python_is_said_loudly(handed_in: HandIn, student: Pa
     assert "student/memory.py" in names
     assert "student/memory.py is not valid Python, so its whole part is lost: line 2" in printed
     assert "student/optimizers.py is not valid Python" in printed
+    assert printed.splitlines()[-1].startswith("submission.zip was written, but student/memory.py is not valid Python")
+    assert printed.endswith(", and 1 more\n")
 
 
 def test_an_import_from_beside_the_folder_is_said_loudly(handed_in: HandIn, student: Path) -> None:
@@ -337,6 +347,18 @@ def test_figures_without_matplotlib_fail_in_one_line(
     assert capsys.readouterr().err == "drawing needs matplotlib: python -m pip install matplotlib\n"
 
 
+def test_figures_without_the_students_folder_fail_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+
+    assert figures.main([]) == 2
+
+    printed = capsys.readouterr()
+    assert printed.err == f"there is no folder {tmp_path / 'student'}: the solutions go there\n"
+    assert printed.out == ""
+
+
 # --- watch ---
 
 
@@ -474,6 +496,10 @@ def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Wat
     assert watcher.state_of("memory.storage_bytes", after=before) == "done"
 
     before = len(watcher.printed)
+    save(re.sub(r"^    return ", "    exec('')\n    return ", solution, count=1, flags=re.MULTILINE))
+    assert watcher.state_of("memory.get_memory_usage", after=before).startswith("failing not allowed: exec (")
+
+    before = len(watcher.printed)
     save("def f(:\n")
     assert "student/memory.py cannot be imported" in watcher.printed[before:]
     assert "def f(:" in watcher.printed[before:]
@@ -485,6 +511,7 @@ def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Wat
 
 HANGS = """
 import os
+import re
 from pathlib import Path
 Path(__file__).with_name("pid.txt").write_text(str(os.getpid()))
 while True:
