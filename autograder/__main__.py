@@ -14,7 +14,6 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
     "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONMALLOC": "malloc",  # with huge pages from malloc, a fork copies 3 ms of page tables instead of 8
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from autograder.probing import refusal
 
-SHAPES = ((3, 4), (5,), ())
+SHAPES = ((3, 4), (5,), (3, 4), ())  # two of one shape, which must not share anything
 # Against the reference, relative to the largest displacement. Right float64 implementations agree within 1e-12; the
 # honest variants of AdamW (decay after the step, eps inside the correction) within 1e-4 where they are not meant to be
 # told apart. Every mistake that a row is meant for is 2e-2 and more.

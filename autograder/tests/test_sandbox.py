@@ -155,6 +155,7 @@ def test_a_traceback_names_the_students_line(sandbox):
     assert isinstance(error, RemoteError) and error.type_names[0] == "builtins.ZeroDivisionError"
     assert error.frames[-1].file.endswith("package/raiser.py") and error.frames[-1].line == 1
     assert "1 / 0" in error.traceback
+    assert ask(child, lambda lib: lib.honest.__file__).value.endswith("/package/honest.py")
     child.close()
 
 
@@ -569,8 +570,8 @@ def test_code_is_compiled_once_by_a_locked_child(sandbox, monkeypatch):
 
 @pytest.mark.parametrize(
     "source",
-    ["('x' '\\d')\n" * 3000, "x = " + "(" * 5000 + ")" * 5000, "x = '" + "y" * (3 << 20) + "'\n", "\0", "\xff"],
-    ids=["warnings", "parentheses", "too large", "null", "encoding"],
+    ["x = " + "(" * 5000 + ")" * 5000, "x = '" + "y" * (3 << 20) + "'\n", "\0", "\xff"],
+    ids=["parentheses", "too large", "null", "encoding"],
 )
 def test_a_source_that_is_hard_to_compile_costs_only_itself(source):
     sandbox = Sandbox(ahead=0)
@@ -585,6 +586,18 @@ def test_a_source_that_is_hard_to_compile_costs_only_itself(source):
     child.close()
     sandbox.close()
     assert time.monotonic() - start < 9  # not the deadline of the compiling child
+
+
+def test_warnings_of_the_compiler_do_not_hold_it_up():
+    """In a process of its own: pytest collects warnings, where others print them into a pipe that nobody reads yet."""
+    report = in_a_clean_process("""
+        import time
+        (folder / "honest.py").write_text("x = 1 is 1\\n" * 3000)
+        start = time.monotonic()
+        sandbox.load(folder)
+        report = time.monotonic() - start
+    """)
+    assert report < 9
 
 
 def test_two_sandboxes_live_side_by_side():
@@ -649,9 +662,8 @@ def test_a_zygote_that_dies_while_the_grader_waits_for_it_is_noticed():
     sandbox.close()
 
 
-@pytest.mark.parametrize("state", ["idle", "busy", "stopped"])
-def test_when_the_grader_is_killed_everything_dies_and_its_folder_stays(tmp_path, state):
-    """What stays on disk is the submission and what its children wrote, for nobody to read but root or the grader's user."""
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_when_the_grader_is_killed_everything_dies_and_nothing_stays(state):
     program = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -669,16 +681,11 @@ time.sleep(100)
     assert process.stdout is not None
     zygote, child, root = process.stdout.readline().split()
     assert runs(zygote) and runs(child)
-    if state == "stopped":  # it cannot notice by itself: the kernel ends it with its parent
-        os.kill(int(zygote), signal.SIGSTOP)
     process.kill()
     process.wait()
     process.stdout.close()
     assert eventually(lambda: not runs(zygote) and not runs(child))
-    left = Path(root)
-    assert sorted(folder.name for folder in left.iterdir()) == ["cells", "submission"]
-    assert all(stat.S_IMODE(folder.stat().st_mode) == 0o700 for folder in (left / "cells").iterdir())
-    shutil.rmtree(left)
+    assert not Path(root).exists()
 
 
 def test_a_deep_folder_is_emptied_without_recursion():
@@ -1049,9 +1056,11 @@ def test_limits_stay_below_what_is_allowed_already(monkeypatch):
 
 def test_the_clock_of_another_process_counts_all_its_threads():
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    assert eventually(lambda: syscalls.cpu_seconds(process.pid) > 0.2)
-    process.kill()
-    process.wait()
+    try:
+        assert eventually(lambda: syscalls.cpu_seconds(process.pid) > 0.2)
+    finally:
+        process.kill()
+        process.wait()
     with pytest.raises(OSError, match="Invalid"):
         syscalls.cpu_seconds(process.pid)
     before = syscalls.cpu_seconds(os.getpid())
