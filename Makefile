@@ -15,7 +15,10 @@ endif
 # else any other does the work, or the one that PYTHON names.
 environment = @$(VENV) -I -S tests/environment.py --check $(1) 2>/dev/null || "$${PYTHON:-python3}" -I tests/environment.py $(1)
 
-# Values reach commands through the shell's variables and never as text of a command, so that any character may be in them.
+# Values reach commands through the shell's variables and never as text of a command, and make itself does not expand them (a file
+# called $(shell ...) would run), so that any character may be in them.
+VALUES := PART SUBMISSION OUT ISOLATION LANGUAGES
+$(foreach name,$(VALUES),$(if $(filter command line,$(origin $(name))),$(eval override export $(name) := $$(value $(name)))))
 
 # The lines that begin with "#:" are the help.
 help:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from handout.problems import load_assignment
+from handout.problems import BadProblems, load_assignment
 
 if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
     from autograder.sandbox.client import Sandbox
@@ -61,11 +61,12 @@ def main(arguments: list[str]) -> int:
             from autograder.pack import main as pack
 
             return pack()
-        from autograder.stubs import write_stubs
+        from autograder.stubs import main as stubs
 
-        for path in write_stubs(_ROOT / "reference", _ROOT / "student"):
-            print(path.relative_to(_ROOT))
+        stubs()
         return 0
+    except BadProblems as error:
+        return _refuse(options.command, error)
     except Stopped as stop:
         print(f"{options.command}: stopped", file=sys.stderr)
         return stop.exit_status
@@ -102,7 +103,7 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
     assignment = load_assignment()
     try:
         submission = read_submission(path, frozenset(part.id for part in assignment.parts))
-        _check_writable(out)
+        _check_writable(out, path)
         with _sandbox(isolation) as sandbox:
             from autograder.grade import Grade
             from autograder.gradescope import results, write_results
@@ -154,10 +155,12 @@ class _CannotGrade(Exception):
     """This machine, or its set-up, does not allow grading."""
 
 
-def _check_writable(out: Path) -> None:
+def _check_writable(out: Path, submission: Path) -> None:
     """Find out before grading, and without touching what is there, whether the results can be written."""
     import tempfile
 
+    if out.resolve() == submission.resolve() or submission.resolve() in out.resolve().parents:
+        raise _CannotGrade(f"{out} is the submission, or inside it: name another file for the results")
     if out.is_symlink() or (out.exists() and not out.is_file()):  # a device would be replaced for the whole machine
         raise _CannotGrade(f"{out} is a folder or no plain file: name a file for the results")
     try:

@@ -90,7 +90,7 @@ class Judge:
 
         Parsing runs no student code, but a hostile source can crash the parser, so it is done in a child.
         """
-        sources = {file: content.decode("utf-8", "replace") for file, content in self._reader.submission.files.items()}
+        sources = dict(self._reader.submission.files)  # as bytes: the checker reads them as the compiler will
         present = [part for part in parts if f"{part}.py" in sources]
         self._closed |= {part: self._reader.missing_file(part) for part in parts if part not in present}
         outcomes = {tuple(present): self._inspect(present, sources)}
@@ -103,7 +103,7 @@ class Judge:
             else:
                 self._closed[group[0]] = self._reader.unparsable(group[0], outcome)
 
-    def _inspect(self, parts: Sequence[str], sources: dict[str, str]) -> Outcome:
+    def _inspect(self, parts: Sequence[str], sources: dict[str, bytes]) -> Outcome:
         child = self._sandbox.child(None)
         child.send(inspecting(parts, sources))
         outcome = child.reply(IMPORT_DEADLINE)

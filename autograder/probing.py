@@ -40,7 +40,7 @@ def nothing(lib: object) -> None:
     """Return None: the probe that shows that a child is there."""
 
 
-def inspecting(parts: Sequence[str], sources: Mapping[str, str]) -> "partial[list[tuple[str, str]]]":
+def inspecting(parts: Sequence[str], sources: Mapping[str, bytes]) -> "partial[list[tuple[str, str]]]":
     """Return the probe that holds a submission's source against the allow-lists, without running any of it.
 
     It answers with a pair for each violation: the problem, or the part, that it costs, and a line for the student.
@@ -48,5 +48,5 @@ def inspecting(parts: Sequence[str], sources: Mapping[str, str]) -> "partial[lis
     return partial(_inspect, parts, sources)
 
 
-def _inspect(parts: Sequence[str], sources: Mapping[str, str], lib: object) -> list[tuple[str, str]]:
+def _inspect(parts: Sequence[str], sources: Mapping[str, bytes], lib: object) -> list[tuple[str, str]]:
     return [(violation.problem or part, str(violation)) for part in parts for violation in check_part(part, sources)]

@@ -11,7 +11,7 @@ grade:
 	@test -n "$$SUBMISSION" || { echo 'say what to grade: make grade SUBMISSION=<folder or zip> [OUT=results.json]' >&2; exit 2; }
 	@test -e "$$SUBMISSION" || { printf 'there is no %s\n' "$$SUBMISSION" >&2; exit 2; }
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder grade $${OUT:+--out "$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$SUBMISSION"
+	@$(VENV) -m autograder grade $${OUT:+--out="$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$SUBMISSION"
 
 #:   make verify                       the reference gets every point and the stubs get none, or it fails
 verify:

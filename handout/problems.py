@@ -11,6 +11,10 @@ else:  # Gradescope's Ubuntu 22.04
     import tomli as tomllib
 
 
+class BadProblems(ValueError):
+    """`problems.toml` contradicts itself."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that a student solves."""
@@ -81,7 +85,7 @@ def load_assignment(path: Path = PROBLEMS) -> Assignment:
     """Read and check `problems.toml`.
 
     Raises:
-        ValueError: if an id stands twice, or the points do not add up to the totals stated at the top of the file.
+        BadProblems: if an id stands twice, or the points do not add up to the totals stated at the top of the file.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     parts = tuple(
@@ -100,8 +104,8 @@ def load_assignment(path: Path = PROBLEMS) -> Assignment:
     assignment = Assignment(table["title"], parts)
     ids = [problem.id for problem in assignment.problems]
     if repeated := {id for id in ids if ids.count(id) > 1}:
-        raise ValueError(f"{path.name}: these ids stand more than once: {', '.join(sorted(repeated))}")
+        raise BadProblems(f"{path.name}: these ids stand more than once: {', '.join(sorted(repeated))}")
     total = sum(problem.points for problem in assignment.problems if not problem.bonus)
     if total != table["points"]:
-        raise ValueError(f"{path.name}: the problems' points add up to {total}, not to {table['points']}")
+        raise BadProblems(f"{path.name}: the problems' points add up to {total}, not to {table['points']}")
     return assignment

@@ -4,8 +4,9 @@
 that it imports, and returns what breaks a rule. A problem answers for what its function or class reaches, helpers included, and
 for nothing else; what no problem reaches answers only to the rules that hold everywhere.
 
-Comments, strings and annotations are no operations and are not looked at, nor is what stands under `if __name__ == "__main__":`
-or `if TYPE_CHECKING:`. A name counts where it is used and not where it is imported: an import that nobody uses breaks no rule.
+Comments and strings are no operations and are not looked at, nor is what stands under `if __name__ == "__main__":` or
+`if TYPE_CHECKING:`; of annotations only functions and optimizers count. A name counts where it is used and not where it is
+imported: an import that nobody uses breaks no rule. Of libraries only what `tests/libraries.py` names may be used at all.
 """
 
 import sys
@@ -16,6 +17,7 @@ from fnmatch import fnmatchcase
 import torch
 
 from handout.problems import load_assignment
+from tests import libraries
 from tests.mentions import Kind, Mention, Package, Piece
 
 # --- the rules ---
@@ -56,25 +58,20 @@ _NOT_OF_TENSORS_ALONE = frozenset().union(*map(dir, (object, str, list, tuple, d
 _NO_OPERATIONS = _names("__dict__ __module__ __weakref__ __annotations__")
 _TENSOR_OPERATIONS = frozenset(dir(torch.Tensor)) - _NOT_OF_TENSORS_ALONE - _NO_OPERATIONS
 
-# Ways to come by something that the source does not name.
-_HIDING_ATTRIBUTES = _names("__getattribute__ __globals__ __subclasses__ __builtins__ f_globals f_locals f_builtins")
-
 RULES = (
     Rule(
         where=frozenset({"*"}),
         says="what a solution uses must stand in its source: no exec, eval, importlib or getattr with a computed name, "
         "no * import, and no library handed around as a value",
-        never=_names(
-            "builtins.exec builtins.eval builtins.__import__ builtins.getattr builtins.globals builtins.locals"
-        )
+        never=_names("builtins.exec builtins.eval builtins.__import__ builtins.getattr builtins.globals")
         | _names(
             "builtins.__builtins__ importlib importlib.* imp imp.* runpy runpy.* pkgutil pkgutil.* ctypes ctypes.*"
         )
         | _names("sys.modules sys._getframe gc.get_objects inspect.getmodule inspect.currentframe")
         | _names("operator.attrgetter operator.methodcaller torch.__dict__ torch.*.__dict__ numpy.__dict__")
-        | {f"*.{name}" for name in _HIDING_ATTRIBUTES}
-        | {"* import [*]"},
-        never_attributes=_HIDING_ATTRIBUTES,
+        | {"* import [*]", "assignment in an annotation", "assignment to __name__*", "type with three arguments"}
+        | {"timeit of a string", "allow_pickle"},
+        never_attributes=libraries.HIDING | _names("_os _sys"),
     ),
     Rule(
         where=frozenset({"einsums"}),
@@ -114,7 +111,8 @@ RULES = (
         where=frozenset({"optimizers"}),
         says="of torch.optim only Optimizer, and no fused or multi-tensor optimizer (torch._foreach_add_ and the like are fine)",
         only={
-            "torch.optim": _names("Optimizer Optimizer.* optimizer.Optimizer optimizer.Optimizer.* optimizer.ParamsT")
+            "torch.optim": _names("Optimizer Optimizer.* optimizer.Optimizer optimizer.Optimizer.*")
+            | _names("optimizer.ParamsT optimizer.required")
         },
         never=_names("torch._fused_* torch.*._fused_* torch.distributed.optim torch.distributed.optim.*"),
     ),
@@ -125,6 +123,7 @@ RULES = (
     ),
 )
 
+UNREADABLE = "cannot be read as Python, so it cannot be checked"
 OTHER_PARTS = "a part imports no other part: what it needs comes as an argument"
 
 # Packages beside Python's own that say something about code and compute nothing: free everywhere.
@@ -132,6 +131,11 @@ _ABOUT_CODE = _names("builtins jaxtyping beartype typeguard typing_extensions")
 # Types that are welcome in an isinstance. Called, they make a tensor.
 _NOT_TO_CALL = _names("torch.Tensor")
 
+
+# Modules that are honestly handed around as values.
+_HANDED_ON = _names("random math numpy.random")
+# As deep as the trees may be that Python parses. Before 3.11 each call takes room on C's stack.
+_DEPTH = 100_000 if sys.version_info >= (3, 11) else 5_000
 
 # --- checking ---
 
@@ -156,13 +160,13 @@ def rules_for(place: str) -> list[Rule]:
     return [rule for rule in RULES if rule.where & {"*", place, place.split(".")[0]}]
 
 
-def check_part(part: str, sources: Mapping[str, str]) -> list[Violation]:
+def check_part(part: str, sources: Mapping[str, str | bytes]) -> list[Violation]:
     r"""Return what breaks the rules of a part.
 
     Args:
         part: its name, "einsums".
-        sources: the text of each Python file that is handed in, by its path below the student's folder ("einsums.py",
-            "extra/axes.py"). Files that the part does not import are not looked at, nor are files that cannot be parsed.
+        sources: the content of each Python file that is handed in, by its path below the student's folder ("einsums.py",
+            "extra/axes.py"). Files that the part does not import are not looked at.
 
     Returns:
         The violations in the order of files and lines: one for each problem that reaches the place, or one for the part as a
@@ -174,10 +178,14 @@ def check_part(part: str, sources: Mapping[str, str]) -> list[Violation]:
         student/strides.py:3: torch.dot: plain Python: no PyTorch operation and no NumPy array
     """
     assignment = load_assignment()
-    parts = {part.id for part in assignment.parts}
-    others = {f"{other}.py" for other in parts if other != part}  # may not be imported, so need not be parsed
-    package = Package({file: text for file, text in sources.items() if file not in others}, parts)
-    found: set[Violation] = set()
+    package = Package(sources, part, {part.id for part in assignment.parts})
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEPTH))  # after parsing: Python's own limit says what can be compiled
+    try:
+        package.read()
+    finally:
+        sys.setrecursionlimit(limit)
+    found: set[Violation] = set(_violations(part, package.unreadable, rules_for("*"), None))
     reached_by_some: set[Piece] = set()
     for problem in assignment.problems:
         if problem.part == part:
@@ -185,7 +193,7 @@ def check_part(part: str, sources: Mapping[str, str]) -> list[Violation]:
             reached_by_some |= reached
             mentions = [*package.stands_for(part, problem.name), *_mentions(reached)]
             found |= set(_violations(part, mentions, rules_for(problem.id), problem.id))
-    for piece in package.pieces_imported_by(part):
+    for piece in package.pieces_imported():
         if piece not in reached_by_some:
             # A definition that no problem uses may be a student's own experiment. A statement runs when the file is imported.
             rules = rules_for(part) if piece.runs_at_import else rules_for("*")
@@ -204,11 +212,37 @@ def _violations(
     for mention in mentions:
         if mention.kind is Kind.OTHER_PART and mention.name != part:
             yield Violation(mention.file, mention.line, f"import of {mention.name}", OTHER_PARTS, problem)
-        for rule in rules:
-            if _breaks(mention, rule):
-                dot = "." if mention.kind is Kind.ATTRIBUTE else ""
-                name = f"{dot}{mention.name.removeprefix('builtins.')}"
-                yield Violation(mention.file, mention.line, name, rule.says, problem)
+        broken = [rule.says for rule in rules if _breaks(mention, rule)]
+        if not broken and (why := _refusal(mention, part)):
+            broken = [why]
+        dot = "." if mention.kind is Kind.ATTRIBUTE else ""
+        for says in broken:
+            name = f"{dot}{mention.name.removeprefix('builtins.')}"
+            yield Violation(mention.file, mention.line, name, says, problem)
+
+
+def _refusal(mention: Mention, part: str) -> str | None:
+    """Return why something mentioned may be used in no part, or not in this one."""
+    name = mention.name
+    if mention.kind is Kind.UNREADABLE:
+        return UNREADABLE
+    if mention.kind is Kind.OWN_MODULE:
+        return RULES[0].says
+    if mention.kind is Kind.ANNOTATION:
+        return libraries.refusal(name) if libraries.does_something(name) else None
+    if mention.kind is not Kind.LIBRARY:
+        return None
+    if name.startswith("assignment to "):
+        module = name.removeprefix("assignment to ")
+        is_setting = module.startswith("torch.backends") or module == "sys"
+        return RULES[0].says if libraries.is_module(module) and not is_setting else None
+    if " " in name or name == "allow_pickle":
+        return None
+    if part != "training" and name.startswith(("torch.load", "torch.serialization")):
+        return "not needed here, and so not allowed"
+    if libraries.is_module(name) and not mention.called and name not in _HANDED_ON and not libraries.refusal(name):
+        return RULES[0].says
+    return libraries.refusal(name)
 
 
 def _breaks(mention: Mention, rule: Rule) -> bool:
@@ -216,6 +250,8 @@ def _breaks(mention: Mention, rule: Rule) -> bool:
         return not rule.old_way
     if mention.kind is Kind.ATTRIBUTE:
         return mention.name in rule.never_attributes
+    if mention.kind is Kind.ANNOTATION:
+        return libraries.does_something(mention.name) and _is_refused(mention, rule)
     return mention.kind is Kind.LIBRARY and (_is_refused(mention, rule) or _hands_on_too_much(mention, rule))
 
 

@@ -231,9 +231,7 @@ def _not_allowed(items: Iterable[pytest.Item], run: Run) -> list[NotAllowed]:
     from tests.allowed import check_part  # PyTorch is imported here, where the garbage collector is out of the way
 
     sources = {
-        path.relative_to(STUDENT).as_posix(): path.read_text(encoding="utf-8", errors="replace")
-        for path in STUDENT.rglob("*.py")
-        if path.is_file()
+        path.relative_to(STUDENT).as_posix(): path.read_bytes() for path in STUDENT.rglob("*.py") if path.is_file()
     }
     found = []
     for part in {problem.split(".")[0]: None for problem in modules if problem.split(".")[0] not in run.broken}:

@@ -10,16 +10,37 @@ other way (in a list, as an argument, as an attribute) is mentioned by its own n
 
 import ast
 import builtins
+import codecs
+import io
+import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
+from tests.libraries import canonical
+
 _PACKAGE = "student"  # how files of the package are imported with their full name
 
 # Libraries in which no rule refuses anything: all of it may be imported with *.
 _STARS_ALLOWED = frozenset({"math", "einops", "typing", "jaxtyping", "collections", "collections.abc", "dataclasses"})
+
+
+# Others can make a comment of what Python runs, or look like it.
+_ENCODINGS = frozenset({"utf-8", "utf-8-sig", "iso8859-1", "ascii"})
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Methods and functions that change none of their arguments.
+_READING = _names("get items keys values copy index count format join split startswith endswith shape size")
+_PURE = _names(
+    "abs all any bool dict enumerate filter float format frozenset getattr hasattr hash id int isinstance issubclass len list map "
+    "max min print range repr reversed round set sorted str sum tuple type zip"
+)
 
 
 class Kind(Enum):
@@ -29,6 +50,9 @@ class Kind(Enum):
     ATTRIBUTE = "an attribute of a value whose type the source does not say"
     OLD_WAY = "an operator or an index that takes axes by their place: '@', '[..., None]'"
     OTHER_PART = "another part's file"
+    ANNOTATION = "a dotted name of a library, in an annotation"
+    OWN_MODULE = "a file of the student's, used as a value"
+    UNREADABLE = "why an imported file cannot be checked"
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,8 @@ class Piece:
     binds: set[str] = field(default_factory=set)
     mentions: list[Mention] = field(default_factory=list)
     uses: set[tuple[str, str]] = field(default_factory=set)  # (module, name) in the student's files; "*" is all of it
+    touches: set[tuple[str, str]] = field(default_factory=set)  # those whose value the piece's code may change
+    adds_to: set[tuple[str, str]] = field(default_factory=set)  # those whose value changes when the file is imported
 
     @property
     def runs_at_import(self) -> bool:
@@ -109,30 +135,43 @@ class _Scope:
 
 
 class Package:
-    """A student's files, parsed and read.
+    """The student's files that a part imports, parsed and read.
 
     Args:
-        sources: text by path below the package, "einsums.py".
+        sources: each file's content by its path below the package, "einsums.py". Bytes are decoded as Python decodes them.
+        part: the module to start from.
         parts: the names of the modules that may not import each other.
     """
 
-    def __init__(self, sources: Mapping[str, str], parts: Collection[str]) -> None:
-        self.parts = parts
-        self.files: dict[str, str] = {}  # module "extra.axes" -> "extra/axes.py"
+    def __init__(self, sources: Mapping[str, str | bytes], part: str, parts: Collection[str]) -> None:
+        self.part, self.parts = part, parts
+        self.sources = sources
+        self.names: dict[str, list[str]] = {}  # module "extra.axes" -> ["extra/axes.py"]
+        self.files: dict[str, str] = {}  # of the modules that are read
         self.scopes: dict[str, _Scope] = {}
         self.imports: dict[str, set[str]] = {}  # module -> the student's modules that it imports
         self.stars: dict[str, list[str]] = {}  # module -> those of which it imports everything
         self.members: dict[tuple[str, str], set[str]] = {}  # (module, class) -> what the class defines
+        self.unreadable: list[Mention] = []
         self._pieces: dict[str, list[Piece]] = {}
-        trees: dict[str, ast.Module] = {}
-        for file, text in sources.items():
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError):
-                continue  # nobody can import it
-            module = ".".join(part for part in PurePosixPath(file).with_suffix("").parts if part != "__init__")
-            trees[module], self.files[module] = tree, file
-        for module, tree in trees.items():
+        self._homes: dict[tuple[str, str], list[Piece]] = {}  # (module, name) -> the pieces that give it its value
+        self._resolved: dict[tuple[int, _Scope], set[_Target]] = {}
+        for file in sources:
+            self.names.setdefault(module_name(file), []).append(file)
+        self._folders = {
+            ".".join(parents[:i]) for name in self.names if (parents := name.split(".")) for i in range(1, len(parents))
+        }
+        self._trees: dict[str, ast.Module] = {}
+        waiting = ["", part]
+        while waiting:
+            module = waiting.pop()
+            if module not in self._trees and not self._is_other_part(module) and (tree := self._parse(module)):
+                self._trees[module] = tree
+                waiting += self._imported(module, tree)
+
+    def read(self) -> None:
+        """Note what each file mentions. This recurses as deeply as the source is nested."""
+        for module, tree in self._trees.items():
             self.scopes[module], self.imports[module], self.stars[module] = _Scope(module, of="module"), set(), []
             self._pieces[module] = [Piece(node) for node in tree.body]
             for piece in self._pieces[module]:
@@ -140,38 +179,109 @@ class Package:
         for module, pieces in self._pieces.items():
             for piece in pieces:
                 _Reader(self, self.scopes[module], piece).visit(piece.node)
-                if isinstance(piece.node, ast.Expr):  # TABLE.append(...) belongs to TABLE
-                    piece.binds |= {
-                        name for owner, name in piece.uses if owner == module and self._is_variable(module, name)
-                    }
+                for name in piece.binds:
+                    self._homes.setdefault((module, name), []).append(piece)
+        for pieces in self._pieces.values():
+            for piece in pieces:
+                if self._runs_code(
+                    piece.node, self.scopes[module]
+                ):  # TABLE.append(...) belongs to TABLE, and so does what fills it by way of a function
+                    piece.adds_to = set(piece.touches)
+                    for other in self._reached(piece.uses):
+                        piece.adds_to |= other.touches
+                    for place in piece.adds_to:
+                        self._homes.setdefault(place, []).append(piece)
+
+    def _runs_code(self, node: ast.stmt, scope: _Scope) -> bool:
+        """Whether importing the file runs code of the student's own in a statement."""
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            return False
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return True
+        about = list(node.decorator_list)
+        if isinstance(node, ast.ClassDef):
+            if any(not isinstance(each, _DEFINITIONS) and not _is_docstring(each) for each in node.body):
+                return True
+            about += [*node.bases, *(keyword.value for keyword in node.keywords)]
+        names = {each.id for value in about for each in ast.walk(value) if isinstance(each, ast.Name)}
+        return any(not self.is_library(name, scope) for name in names)
+
+    def is_library(self, name: str, scope: _Scope) -> bool:
+        """Whether a name stands for something in a library and for nothing else."""
+        targets = self.resolve_name(name, scope)
+        return bool(targets) and all(isinstance(target, _Library) for target in targets)
+
+    # --- files ---
+
+    def _is_other_part(self, module: str) -> bool:
+        root = module.split(".")[0]
+        return root in self.parts and root != self.part
+
+    def _parse(self, module: str) -> ast.Module | None:
+        folder = module.replace(".", "/")
+        candidates = [f"{folder}/__init__.py" if folder else "__init__.py", f"{folder}.py"]
+        file = next((file for file in candidates if file in self.sources), None)
+        if file is None:
+            return None
+        self.files[module] = file
+        if len(self.names.get(module, [])) > 1:
+            self._refuse(file, f"more than one file is called {module}")
+        try:
+            content = self.sources[file]
+            data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+            encoding = codecs.lookup(tokenize.detect_encoding(io.BytesIO(data).readline)[0]).name
+            if encoding not in _ENCODINGS:
+                self._refuse(file, f"encoding {encoding}")
+            return ast.parse(content)
+        except SyntaxError:
+            if module != self.part:  # the part's own is reported by its import, which reads the same text
+                self._refuse(file, "syntax error")
+        except (ValueError, LookupError, RecursionError, MemoryError) as error:
+            self._refuse(file, type(error).__name__)
+        return None
+
+    def _refuse(self, file: str, why: str) -> None:
+        self.unreadable.append(Mention(file, 1, Kind.UNREADABLE, why))
+
+    def _imported(self, module: str, tree: ast.Module) -> Iterator[str]:
+        """Yield the modules of the student's that a file imports somewhere, and the packages that they are in."""
+        for node in _walk(tree):
+            found = []
+            if isinstance(node, ast.Import):
+                found = [self.locate(module, 0, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                own = self.locate(module, node.level, node.module)
+                if own is not None:
+                    found = [own, *(f"{own}.{alias.name}" if own else alias.name for alias in node.names)]
+            for name in found:
+                if name is not None:
+                    steps = name.split(".")
+                    yield from (".".join(steps[: i + 1]) for i in range(len(steps)))
 
     def reached_from(self, part: str, name: str) -> set[Piece]:
         """Return the pieces that bind a name of a part's file, or a name that those pieces use, and so on."""
+        return self._reached([(part, name), (part, "__getattr__")])
+
+    def _reached(self, places: Iterable[tuple[str, str]]) -> set[Piece]:
         found: set[Piece] = set()
         seen: set[tuple[str, str]] = set()
-        waiting = [(part, name)]
+        waiting = list(places)
         while waiting:
             module, name = place = waiting.pop()
-            if place in seen or module not in self._pieces or (module in self.parts and module != part):
+            if place in seen or module not in self._pieces:
                 continue
             seen.add(place)
             waiting += [(other, name) for other in self.stars[module]]
-            for piece in self._pieces[module]:
-                if name == "*" or name in piece.binds:
+            for piece in self._pieces[module] if name == "*" else self._homes.get(place, ()):
+                if piece not in found:
                     found.add(piece)
                     waiting += piece.uses
         return found
 
-    def pieces_imported_by(self, part: str) -> Iterator[Piece]:
-        """Yield the pieces of a part's file and of the files that importing it imports, other parts' left out."""
-        seen: set[str] = set()
-        waiting = [part]
-        while waiting:
-            module = waiting.pop()
-            if module in self._pieces and module not in seen and (module == part or module not in self.parts):
-                seen.add(module)
-                waiting += self.imports[module]
-                yield from self._pieces[module]
+    def pieces_imported(self) -> Iterator[Piece]:
+        """Yield the pieces of the part's file and of the files that it imports."""
+        for pieces in self._pieces.values():
+            yield from pieces
 
     def stands_for(self, module: str, name: str) -> Iterator[Mention]:
         """Yield the library's names that a module's own name stands for: `SGD = torch.optim.SGD` solves nothing."""
@@ -189,30 +299,32 @@ class Package:
             for origin in origins:
                 self.scopes[module].bind(name, origin)
 
-    def _is_variable(self, module: str, name: str) -> bool:
-        """Whether a name is bound by an assignment, so that other statements may add to its value."""
-        binding = [piece.node for piece in self._pieces[module] if name in piece.binds]
-        return any(isinstance(node, (ast.Assign, ast.AnnAssign)) for node in binding)
-
     # --- the student's own modules ---
 
     def locate(self, module: str, level: int, name: str | None) -> str | None:
         """Return the student's module ("" is the package) that an import in `module` names, or None for a library."""
         parts = name.split(".") if name else []
         if level:
-            is_package = self.files.get(module, "").endswith("__init__.py")
+            is_package = self.files.get(module, "").endswith("__init__.py") and module.split(".")[-1] != "__init__"
             above = module.split(".") if module else []
             return ".".join(above[: len(above) - level + is_package] + parts)
         return ".".join(parts[1:]) if parts[:1] == [_PACKAGE] else None
 
     def is_module(self, module: str) -> bool:
         """Whether the student has, or ought to have, a file or folder of this name."""
-        return module == "" or module in self.parts or any(f"{own}.".startswith(f"{module}.") for own in self.files)
+        return module == "" or module in self.parts or module in self.names or module in self._folders
 
     # --- what names stand for ---
 
     def resolve(self, node: ast.expr, scope: _Scope, busy: _Busy = frozenset()) -> set[_Target]:
         """Return all that an expression can stand for, as far as the source says."""
+        if busy:
+            return self._resolve(node, scope, busy)
+        if (id(node), scope) not in self._resolved:
+            self._resolved[id(node), scope] = self._resolve(node, scope, busy)
+        return self._resolved[id(node), scope]
+
+    def _resolve(self, node: ast.expr, scope: _Scope, busy: _Busy) -> set[_Target]:
         if isinstance(node, ast.Name):
             return self.resolve_name(node.id, scope, busy)
         if attribute := self.as_attribute(node, scope, busy):
@@ -263,7 +375,7 @@ class Package:
 
     def _attribute(self, target: _Target, name: str, busy: _Busy) -> set[_Target]:
         if isinstance(target, _Library):
-            return {_Library(_canonical(f"{target.name}.{name}"))}
+            return {_Library(canonical(f"{target.name}.{name}"))}
         if isinstance(target, _Own) and not target.name:
             return self._member(target.module, name, busy)
         if name in self.members.get((target.module, target.name), ()):
@@ -283,15 +395,6 @@ class Package:
                 yield _Instance(target.module, target.name)
             elif isinstance(target, _Library) and target.name in _RECORDS:
                 yield target
-
-
-def _canonical(name: str) -> str:
-    """Return `torch.optim` for `torch.nn.functional.torch.optim`: a module that imports torch has it as an attribute."""
-    parts = name.split(".")
-    for library in ("torch", "numpy"):
-        if library in parts:
-            parts = parts[len(parts) - 1 - parts[::-1].index(library) :]
-    return ".".join(parts)
 
 
 class _Binder(ast.NodeVisitor):
@@ -376,7 +479,7 @@ class _Binder(ast.NodeVisitor):
     visit_Nonlocal = visit_Global  # noqa: N815  # ast's names
 
     def visit_If(self, node: ast.If) -> None:
-        for child in [node.test, *([] if _never_runs(node) else node.body), *node.orelse]:
+        for child in _run_by(node):
             self.visit(child)
 
     # --- imports ---
@@ -388,7 +491,7 @@ class _Binder(ast.NodeVisitor):
                 self.package.imports[self.scope.module].add(own)
                 self.scope.bind(alias.asname or _PACKAGE, _Own(own if alias.asname else ""))
             elif alias.asname:
-                self.scope.bind(alias.asname, _Library(_canonical(alias.name)))
+                self.scope.bind(alias.asname, _Library(canonical(alias.name)))
             else:
                 root = alias.name.split(".")[0]
                 self.scope.bind(root, _Library(root))
@@ -399,7 +502,7 @@ class _Binder(ast.NodeVisitor):
             bound = alias.asname or alias.name
             if own is None:
                 if alias.name != "*":
-                    self.scope.bind(bound, _Library(_canonical(f"{node.module}.{alias.name}")))
+                    self.scope.bind(bound, _Library(canonical(f"{node.module}.{alias.name}")))
                 continue
             self.package.imports[self.scope.module].add(own)
             below = f"{own}.{alias.name}" if own else alias.name
@@ -417,12 +520,17 @@ class _Reader(ast.NodeVisitor):
 
     def __init__(self, package: Package, scope: _Scope, piece: Piece) -> None:
         self.package, self.scope, self.piece = package, scope, piece
+        self.is_alias = False  # what is read is handed to a name, and followed there
 
     # --- scopes ---
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for child in [*node.decorator_list, *_defaults(node.args)]:  # and not the annotations
+        for decorator in node.decorator_list:
+            self._touch(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        for child in [*node.decorator_list, *_defaults(node.args)]:
             self.visit(child)
+        for annotation in _annotations(node):
+            self._read_annotation(annotation)
         is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list)
         self._read_function(node.args, node.body, has_self=self.scope.of == "class" and not is_static)
 
@@ -444,7 +552,14 @@ class _Reader(ast.NodeVisitor):
         self._read_in(scope, body)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for child in [*node.decorator_list, *node.bases, *node.keywords]:
+        for decorator in node.decorator_list:
+            self._touch(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        for base in node.bases:  # calling the class makes what its base makes
+            if isinstance(base, (ast.Name, ast.Attribute)):
+                self._read_name(base, called=True)
+            else:
+                self.visit(base)
+        for child in [*node.decorator_list, *node.keywords]:
             self.visit(child)
         self._read_in(_Scope(self.scope.module, self.scope, of="class", class_name=node.name), node.body)
 
@@ -470,8 +585,23 @@ class _Reader(ast.NodeVisitor):
         self.scope = outer
 
     def visit_If(self, node: ast.If) -> None:
-        for child in [*([] if _never_runs(node) else [node.test, *node.body]), *node.orelse]:
+        if _never_runs(node):
+            name = node.test.left if isinstance(node.test, ast.Compare) else node.test
+            if not self._is_false(name):
+                self._mention(node, Kind.LIBRARY, "assignment to __name__ or TYPE_CHECKING")
+        for child in _run_by(node):
             self.visit(child)
+
+    def _is_false(self, name: ast.expr) -> bool:
+        """Whether `__name__` or `TYPE_CHECKING` is what it is taken for, or False."""
+        base = _base_name(name) or ""
+        home = self.scope.home(base)
+        origins = home.names[base] if home else []
+        honest = all(
+            isinstance(each, _Library) or (isinstance(each, ast.Constant) and each.value is False) for each in origins
+        )
+        targets = self.package.resolve(name, self.scope)
+        return honest and bool(targets or origins) and targets <= _TRUE_TO_THEIR_NAMES
 
     # --- aliases ---
 
@@ -482,6 +612,8 @@ class _Reader(ast.NodeVisitor):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self.visit(node.target)
+        if self.scope.of != "function":  # elsewhere nobody evaluates it
+            self._read_annotation(node.annotation)
         if node.value:
             self._read_value([node.target], node.value)
 
@@ -512,6 +644,16 @@ class _Reader(ast.NodeVisitor):
         else:
             self.visit(value)
 
+    def _read_annotation(self, node: ast.expr) -> None:
+        """Note the library's names in an annotation: they can be read back."""
+        for child in ast.walk(node):
+            if isinstance(child, ast.NamedExpr):
+                self._mention(child, Kind.LIBRARY, "assignment in an annotation")
+            elif isinstance(child, (ast.Name, ast.Attribute)):
+                for target in self.package.resolve(child, self.scope):
+                    if isinstance(target, _Library):
+                        self._mention(child, Kind.ANNOTATION, target.name)
+
     # --- names ---
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -519,7 +661,31 @@ class _Reader(ast.NodeVisitor):
             self._read_name(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self._touch(node)
+            for target in self.package.resolve(node.value, self.scope):
+                if isinstance(target, _Library):
+                    self._mention(node, Kind.LIBRARY, f"assignment to {target.name}")
         self._read_name(node)
+
+    def _touch(self, node: ast.expr) -> None:
+        """Note that the value of a module's variable may change here: of TABLE in TABLE[0] = x, TABLE.append(x), f(TABLE)."""
+        name = _base_name(node)
+        home = self.scope.home(name) if name else None
+        if name is None or (home is not None and home.of != "module"):
+            return
+        if self.package.is_library(name, self.scope):
+            return
+        self.piece.touches.add((self.scope.module, name))
+        for target in self.package.resolve(node, self.scope) | self.package.resolve_name(name, self.scope):
+            if isinstance(target, (_Own, _Instance)) and target.name:
+                self.piece.touches.add((target.module, target.name))
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        if not any(isinstance(target, _Own) for target in self.package.resolve(node.cls, self.scope)):
+            for name in node.kwd_attrs:
+                self._mention(node, Kind.ATTRIBUTE, name)
+        self.generic_visit(node)
 
     def _read_name(self, node: ast.expr, called: bool = False, only_use: bool = False) -> None:
         """Note what a name, or an attribute of something, stands for.
@@ -532,6 +698,7 @@ class _Reader(ast.NodeVisitor):
         targets = self.package.resolve(node, self.scope)
         for target in sorted(targets, key=repr):
             if not isinstance(target, _Library):
+                self.is_alias = only_use
                 self._use(node, target)
             elif not only_use:
                 self._mention(node, Kind.LIBRARY, target.name, called)
@@ -556,12 +723,22 @@ class _Reader(ast.NodeVisitor):
     def _use(self, node: ast.AST, target: _Own | _Instance) -> None:
         # A module that is named alone can be asked for anything.
         self.piece.uses.add((target.module, target.name or "*"))
+        if not target.name and not self.is_alias:
+            self._mention(node, Kind.OWN_MODULE, target.module or _PACKAGE)
         if target.module not in self.package.imports[self.scope.module]:  # else the import has been noted
             self._mention_part(node, target.module)
 
     def visit_Call(self, node: ast.Call) -> None:
         called = self.package.resolve(node.func, self.scope)
         names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        if isinstance(node.func, ast.Attribute) and node.func.attr not in _READING:
+            self._touch(node.func)
+        is_pure = isinstance(node.func, ast.Name) and node.func.id in _PURE
+        for given in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            is_method = isinstance(given, ast.Attribute) and given.attr not in _READING  # map(TABLE.append, ...)
+            if not is_pure or is_method:
+                self._touch(given.value if isinstance(given, ast.Starred) else given)
+        self._read_way_of_calling(node, called)
         if self.package.as_attribute(node, self.scope):  # getattr(x, "name", default)
             self._read_name(node)
             for default in node.args[2:]:
@@ -584,13 +761,41 @@ class _Reader(ast.NodeVisitor):
             if sizes or any(keyword.arg == "dim" for keyword in node.keywords):  # a tensor's: strings know no dim
                 self._mention(node, Kind.OLD_WAY, ".split")
 
+    def _read_way_of_calling(self, node: ast.Call, called: set[_Target]) -> None:
+        """Note what a call does only by its arguments."""
+        given = len(node.args) + len(node.keywords)
+        for target in called:
+            name = target.name if isinstance(target, _Library) else ""
+            if name == "builtins.type" and given > 1:
+                self._mention(node, Kind.LIBRARY, "type with three arguments")
+            elif (name == "builtins.vars" and not given) or (name == "builtins.locals" and self.scope.of != "function"):
+                self._mention(node, Kind.LIBRARY, "builtins.globals")
+            elif name.startswith("timeit.") and not self._times_a_function(node):
+                self._mention(node, Kind.LIBRARY, "timeit of a string")
+        if any(each.arg == "allow_pickle" and getattr(each.value, "value", True) for each in node.keywords):
+            self._mention(node, Kind.LIBRARY, "allow_pickle")
+
+    def _times_a_function(self, node: ast.Call) -> bool:
+        given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "stmt")]
+        strings = [*node.args[1:2], *(each.value for each in node.keywords if each.arg in (None, "setup", "globals"))]
+        if any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in [*given, *strings]):
+            return False
+        for each in given:
+            if isinstance(each, ast.Name) and (home := self.scope.home(each.id)):
+                if any(isinstance(origin, (ast.Constant, ast.JoinedStr, ast.BinOp)) for origin in home.names[each.id]):
+                    return False
+            elif not isinstance(each, (ast.Lambda, ast.Attribute, ast.Call)):
+                return False
+        return not strings
+
     def _mention(self, node: ast.AST, kind: Kind, name: str, called: bool = False) -> None:
         file = self.package.files[self.scope.module]
         self.piece.mentions.append(Mention(file, getattr(node, "lineno", 1), kind, name, called))
 
     def _mention_part(self, node: ast.AST, module: str) -> None:
-        if module in self.package.parts and module != self.scope.module:
-            self._mention(node, Kind.OTHER_PART, module)
+        root = module.split(".")[0]
+        if root in self.package.parts and root != self.scope.module.split(".")[0]:
+            self._mention(node, Kind.OTHER_PART, root)
 
     # --- imports ---
 
@@ -624,16 +829,49 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        by_place = any(
-            (isinstance(index, ast.Constant) and index.value in (None, ...))
-            or (isinstance(index, ast.Slice) and len(indices) > 1)
-            for index in indices
+        if not isinstance(node.ctx, ast.Load):
+            self._touch(node)
+        by_place = any(_is_by_place(index) for index in [node.slice, *self._values_of_name(node.slice)]) and not any(
+            isinstance(value, (ast.Dict, ast.DictComp)) for value in self._values_of_name(node.value)
         )
         is_type = any(isinstance(target, _Library) for target in self.package.resolve(node.value, self.scope))
         if by_place and not is_type:  # tuple[int, ...] takes no axis
             self._mention(node, Kind.OLD_WAY, "[" + ast.unparse(node.slice).strip("()") + "]")
         self.generic_visit(node)
+
+    def _values_of_name(self, node: ast.expr) -> list[ast.expr]:
+        home = self.scope.home(node.id) if isinstance(node, ast.Name) else None
+        return [value for value in home.names[node.id] if isinstance(value, ast.expr)] if home else []  # type: ignore[attr-defined]  # a Name has one
+
+
+def module_name(file: str) -> str:
+    """Return the module that a file ("memory.py", "extra/__init__.py") is below the package, as the importer counts it."""
+    parts = PurePosixPath(file).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _is_by_place(index: ast.expr) -> bool:
+    """Whether an index takes axes by their place: x[..., None], x[:, 0], x[None]."""
+    indices = index.elts if isinstance(index, ast.Tuple) else [index]
+    return any(
+        (isinstance(each, ast.Constant) and each.value in (None, ...))
+        or (isinstance(each, ast.Slice) and len(indices) > 1)
+        for each in indices
+    )
+
+
+def _annotations(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    found = [argument.annotation for argument in every if argument] + [node.returns]
+    return [annotation for annotation in found if annotation is not None]
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign, ast.Pass)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:
@@ -654,7 +892,29 @@ def _base_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
+def _walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes but those that never run."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += _run_by(node) if isinstance(node, ast.If) else ast.iter_child_nodes(node)
+
+
+def _run_by(node: ast.If) -> list[ast.expr | ast.stmt]:
+    """Return what an `if` may run: not what stands under exactly `if __name__ == "__main__":` or `if TYPE_CHECKING:`."""
+    return [node.test, *([] if _never_runs(node) else node.body), *node.orelse]
+
+
 def _never_runs(node: ast.If) -> bool:
-    """Whether an `if` is for type checkers, or for running the file as a program."""
-    test = ast.unparse(node.test)
-    return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or ("__name__" in test and "__main__" in test)
+    return ast.dump(node.test) in _NEVER_TRUE
+
+
+_TRUE_TO_THEIR_NAMES: set[_Target] = {
+    _Library(name) for name in ("builtins.__name__", "typing.TYPE_CHECKING", "typing_extensions.TYPE_CHECKING")
+}
+
+_NEVER_TRUE = {
+    ast.dump(ast.parse(test, mode="eval").body)
+    for test in ('__name__ == "__main__"', "TYPE_CHECKING", "typing.TYPE_CHECKING")
+}

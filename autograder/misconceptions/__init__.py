@@ -1,1 +1,1 @@
-"""Known-wrong solutions, by part: each loses the rows it should, and explains them to the student who wrote it."""
+"""The place for known-wrong solutions that explain themselves to the student who wrote them; there are none yet."""

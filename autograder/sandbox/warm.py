@@ -130,7 +130,7 @@ def _workload() -> None:
     from autograder.sandbox import codec
 
     cloudpickle.loads(cloudpickle.dumps(lambda lib: x))
-    inspecting(["model"], {"model.py": "import torch\n"})(None)
+    inspecting(["model"], {"model.py": b"import torch\n"})(None)
     codec.loads(b"".join(codec.encode((x.detach(), 1, 2.0, "a", [3]), 0)))
     try:
         raise ValueError("as a student's code does")

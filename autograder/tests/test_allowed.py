@@ -1,5 +1,6 @@
 """The checker of the allow-lists: what it finds, what it lets pass, and which problem it holds responsible."""
 
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -395,7 +396,7 @@ GUILTY = {
         "einsums",
         "import torch\nclass T(torch.Tensor):\n    def pool(self):\n        return super().mean(1) + self.sum(1)\ndef mean_pool(x):\n    return x.as_subclass(T).pool()",
         {},
-        {(".as_subclass", "mean_pool"), (".mean", "mean_pool"), (".sum", "mean_pool")},
+        {(".as_subclass", "mean_pool"), (".mean", "mean_pool"), (".sum", "mean_pool"), ("torch.Tensor", "mean_pool")},
     ),
     "other part by the package alone": (
         "flops",
@@ -451,6 +452,41 @@ GUILTY = {
         {("torch.utils.flop_counter", "count_flops")},
     ),
     "utils passed on": ("flops", "import torch\ndef count_flops(fn):\n    return fn(torch.utils)", {}, {("torch.utils", "count_flops")}),
+    # --- ways around the source ---
+    "annotation read back": ("strides", "import torch\ndef f(x: torch.empty): pass\ndef view_strides(s):\n    return f.__annotations__['x'](s)", {}, {(".__annotations__", "view_strides"), ("torch.empty", "view_strides")}),
+    "annotation of a field": ("optimizers", "import torch, dataclasses\n@dataclasses.dataclass\nclass K:\n    x: torch.optim.AdamW\nclass AdamW(dataclasses.fields(K)[0].type): pass", {}, {("torch.optim.AdamW", "AdamW")}),
+    "assignment in an annotation": ("optimizers", "import torch\ndef f(x: (A := 1)): pass\nclass AdamW: pass", {}, {("assignment in an annotation", "the part")}),
+    "type hints": ("optimizers", "import typing\ndef f(x: 'torch.optim.AdamW'): pass\nclass AdamW(typing.get_type_hints(f)['x']): pass", {}, {("typing.get_type_hints", "AdamW")}),
+    "inspect": ("data", "import inspect\ndef get_batch():\n    inspect.stack()", {}, {("inspect.stack", "get_batch")}),
+    "pickle": ("optimizers", "import pickle\nclass AdamW(pickle.loads(b'')): pass", {}, {("pickle.loads", "AdamW")}),
+    "pickle in torch.load": ("optimizers", "import io, torch\nclass AdamW(torch.load(io.BytesIO(b''), weights_only=False)): pass", {}, {("torch.load", "AdamW")}),
+    "module of a module": ("optimizers", "import dataclasses\nclass AdamW(dataclasses.sys.modules['torch.optim'].AdamW): pass", {}, {("sys.modules", "AdamW")}),
+    "PyTorch's private": ("flops", "import torch\ndef count_flops(f):\n    torch._inductor.utils.FlopCounterMode()", {}, {("torch._inductor.utils.FlopCounterMode", "count_flops")}),
+    "timeit of a string": ("flops", "import timeit\ndef time_matmul(f):\n    timeit.timeit('f()', 'import torch')", {}, {("timeit of a string", "time_matmul")}),
+    "vars of nothing": ("model", "def num_parameters(m):\n    return vars()", {}, {("globals", "num_parameters")}),
+    "own module as a value": ("model", "from . import common\ndef num_parameters(m):\n    return vars(common)", {"common": "import torch"}, {("common", "num_parameters")}),
+    "pattern": ("einsums", "def mean_pool(x):\n    match x:\n        case object(mean=m):\n            return m(1)", {}, {(".mean", "mean_pool")}),
+    "hidden pattern": ("model", "def num_parameters(x):\n    match x:\n        case object(__subclasses__=m):\n            return m()", {}, {(".__subclasses__", "num_parameters")}),
+    "index in a variable": ("einsums", "def mean_pool(x):\n    i = (..., None)\n    return x[i]", {}, {("[i]", "mean_pool")}),
+    "subclass of Tensor": ("strides", "import torch\nclass T(torch.Tensor): pass\ndef flat_index(i):\n    return T(i)", {}, {("torch.Tensor", "flat_index")}),
+    "put into builtins": ("strides", "import torch, builtins\nbuiltins.f = torch.empty\ndef view_strides(s):\n    return f(s)", {}, {("assignment to builtins", "the part")}),
+    "not the main guard": ("optimizers", "import torch\nif __name__ != '__main__':\n    A = torch.optim.AdamW\nclass AdamW(A): pass", {}, {("torch.optim.AdamW", "AdamW")}),
+    "own TYPE_CHECKING": ("optimizers", "import torch\nTYPE_CHECKING = True\nif TYPE_CHECKING:\n    A = torch.optim.AdamW\nclass AdamW: pass", {}, {("assignment to __name__ or TYPE_CHECKING", "the part")}),
+    "own __name__": ("optimizers", "import torch\n__name__ = '__main__'\nif __name__ == '__main__':\n    A = torch.optim.AdamW\nclass AdamW: pass", {}, {("assignment to __name__ or TYPE_CHECKING", "the part")}),
+    "registered by a decorator": ("strides", "import torch\nT = []\n@T.append\ndef f(s):\n    return torch.empty(s)\ndef view_strides(s):\n    return T[0](s)\ndef flat_index(i): return i", {}, {("torch.empty", "view_strides")}),
+    "registered by a class": ("strides", "import torch\nT = []\nclass C:\n    T.append(torch.empty)\ndef view_strides(s):\n    return T[0](s)", {}, {("torch.empty", "view_strides")}),
+    "registered by an if": ("strides", "import torch\nT = []\nif True:\n    T.append(torch.empty)\ndef view_strides(s):\n    return T[0](s)", {}, {("torch.empty", "view_strides")}),
+    "registered by map": ("strides", "import torch\nT = []\nlist(map(T.append, [torch.empty]))\ndef view_strides(s):\n    return T[0](s)", {}, {("torch.empty", "view_strides")}),
+    "registered by a function": ("strides", "import torch\nT = []\ndef f():\n    T.append(torch.empty)\nf()\ndef view_strides(s):\n    return T[0](s)", {}, {("torch.empty", "view_strides")}),
+    "registered by a subclass": ("strides", "import torch\nT = []\nclass C:\n    def __init_subclass__(cls):\n        T.append(torch.empty)\nclass D(C): pass\ndef view_strides(s):\n    return T[0](s)", {}, {("torch.empty", "view_strides")}),
+    "registered from another file": ("strides", "import torch\nfrom . import table\ntable.T.append(torch.empty)\ndef view_strides(s):\n    return table.first()(s)", {"table": "T = []\ndef first():\n    return T[0]"}, {("torch.empty", "view_strides")}),
+    "module's __getattr__": ("optimizers", "import torch\ndef __getattr__(name):\n    return torch.optim.AdamW", {}, {("torch.optim.AdamW", "SGD"), ("torch.optim.AdamW", "AdamW"), ("torch.optim.AdamW", "AdaGrad"), ("torch.optim.AdamW", "optimizer_state_bytes")}),
+    "package's __init__": ("model", "def num_parameters(m): return 1", {"__init__": "exec('')"}, {("exec", "the part")}),
+    "__init__ of a package above": ("model", "from .extra.axes import f\ndef num_parameters(m): return 1", {"extra/__init__": "exec('')", "extra/axes": "f = 1"}, {("exec", "the part")}),
+    "file in a folder called like another part": ("model", "from .memory.foo import f\ndef num_parameters(m): return f", {"memory/foo": "f = 1"}, {("import of memory", "num_parameters")}),
+    "two files of one name": ("model", "from .extra.axes import f\ndef num_parameters(m): return 1", {"extra/axes": "f = 1", "extra.axes": "f = 2"}, {("more than one file is called extra.axes", "the part")}),
+    "imported file that cannot be parsed": ("model", "from .axes import f\ndef num_parameters(m): return 1", {"axes": "("}, {("syntax error", "the part")}),
+    "encoding": ("model", "# coding: utf-7\ndef num_parameters(m): return 1", {}, {("encoding utf-7", "the part")}),
     "formula by a tensor": ("flops", "import torch\ndef matmul_flops(m, k, n):\n    return torch.tensor(m)", {}, {("torch.tensor", "matmul_flops")}),
 }  # fmt: skip
 
@@ -477,7 +513,7 @@ INNOCENT = {
     "comments and strings": ("optimizers", '"""torch.optim.AdamW"""\nclass SGD:\n    # torch.optim.SGD\n    name = "torch.optim.SGD"', {}),
     "annotations": (
         "optimizers",
-        "import torch\nclass SGD:\n    def f(self, o: torch.optim.SGD) -> torch.optim.AdamW:\n        x: torch.optim.Adam = None",
+        "import torch\nclass SGD:\n    def f(self, o: torch.optim.Optimizer, m: torch.BoolTensor) -> torch.Tensor:\n        x: torch.optim.Adam = None",
         {},
     ),
     "own names like PyTorch's": (
@@ -572,6 +608,38 @@ INNOCENT = {
     "own flop_counter": ("flops", "def flop_counter(x):\n    return x\ndef count_flops(fn):\n    return flop_counter(fn)", {}),
     "another part's name for something else": ("flops", "from student.extra.model import f\ndef mfu(model):\n    return f(model)", {"extra/model": "def f(x):\n    return x"}),
     "helper file that is not imported": ("einsums", "def mean_pool(x):\n    return x", {"notes": 'import torch\nexec("1")\nx = torch.ones(2)'}),
+    "annotations with arrays and types": (
+        "einsums",
+        "import numpy as np, numpy.typing as npt, torch\ndef mean_pool(x: torch.FloatTensor, y: np.ndarray, z: npt.NDArray) -> torch.Tensor: return x",
+        {},
+    ),
+    "type checking with a fallback": (
+        "model",
+        "try:\n    from typing import TYPE_CHECKING\nexcept ImportError:\n    TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from student.data import get_batch\ndef num_parameters(m): return 1",
+        {},
+    ),
+    "honest modules": (
+        "strides",
+        "import sys, types, gc, os, logging, random\nlog = logging.getLogger(__name__)\ndef view_strides(s):\n    gc.collect()\n"
+        "    return sys.maxsize, sys.float_info.max, os.path.join('a'), types.SimpleNamespace(a=1), log.info('x')",
+        {},
+    ),
+    "locals in a function": ("optimizers", "class SGD:\n    def __init__(self, lr):\n        defaults = locals().copy()\n        super().__init__(lr, defaults)", {}),
+    "timing a function": ("flops", "import timeit\ndef time_matmul(f, n):\n    def run(): f()\n    return timeit.repeat(run, number=1, repeat=n), timeit.timeit(lambda: f(), number=1)", {}),
+    "backend's settings": ("model", "import torch\ntorch.backends.cudnn.deterministic = True\ndef num_parameters(m): return 1", {}),
+    "dictionary with None": ("einsums", "NAMES = {None: 1}\ndef mean_pool(x):\n    return NAMES[None]", {}),
+    "old optimizers' marker": ("optimizers", "from torch.optim.optimizer import required\nclass SGD:\n    lr = required", {}),
+    "experiment at the end of the file": (
+        "strides",
+        "import torch\nSIZES = {1: 2}\ndef flat_index(i, s):\n    return SIZES.get(i)\nprint(torch.ones(2).stride(), flat_index(1, 2))",
+        {},
+    ),
+    "broken file for the main guard": ("einsums", 'def mean_pool(x): return x\nif __name__ == "__main__":\n    from .scratch import f', {"scratch": "("}),
+    "many replacements": ("einsums", "def mean_pool(x):\n    return x" + ".replace('a', 'b')" * 60, {}),
+    "long sum": ("napkin", "def training_flops(n, d):\n    return " + " + ".join(["n"] * 900), {}),
+    "long chain of elif": ("napkin", "def training_flops(n, d):\n    if n: pass\n" + "    elif d: pass\n" * 900, {}),
+    "long sum in a file that is not imported": ("napkin", "def training_flops(n, d): return n", {"scratch": "x = " + " + ".join(["1"] * 9000)}),
+    "latin-1": ("napkin", "# coding: latin-1\ndef training_flops(n, d): return n", {}),
     "file that cannot be parsed": ("einsums", "def mean_pool(x:\n", {}),
     "no file": ("model", "", {}),
 }  # fmt: skip
@@ -590,6 +658,27 @@ def sources_of(folder):
 @pytest.mark.parametrize("part", [path.stem for path in sorted(REFERENCE.glob("*.py")) if path.stem != "__init__"])
 def test_reference_uses_only_what_the_handout_allows(part):
     assert check_part(part, sources_of(REFERENCE)) == []
+
+
+def test_bytes_are_read_as_python_reads_them():
+    text = "# coding: latin-1\n\u00e9 = exec\ndef num_parameters(m):\n    \u00e9('')\n"
+    assert {violation.name for violation in check_part("model", {"model.py": text.encode("latin-1")})} == {"exec"}
+    hidden = b"# coding: utf-7\n# +AAo-exec('')\ndef num_parameters(m): return 1\n"
+    assert "encoding utf-7" in [violation.name for violation in check_part("model", {"model.py": hidden})]
+
+
+def test_only_the_last_init_of_a_path_names_its_folder():
+    sources = {
+        "optimizers.py": "import torch\nclass SGD(torch.optim.SGD): pass\n",
+        "optimizers/__init__/__init__.py": "SGD = 1\n",
+    }
+    assert [violation.name for violation in check_part("optimizers", sources)] == ["torch.optim.SGD"]
+
+
+def test_recursion_limit_is_as_before():
+    before = sys.getrecursionlimit()
+    check_part("model", {"model.py": "x = 1\n"})
+    assert sys.getrecursionlimit() == before
 
 
 def test_part_without_a_file_has_nothing_to_check():
