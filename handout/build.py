@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typst
 
@@ -20,7 +20,8 @@ from handout.contract import contract
 HERE = Path(__file__).resolve().parent
 MAIN = HERE / "text" / "main.typ"
 LANGUAGES = ("en", "zh")
-FORMATS = ("pdf", "html")
+Format = Literal["pdf", "html"]
+FORMATS: tuple[Format, ...] = ("pdf", "html")
 EXPECTED = ("html export is under active development",)  # any other warning is an error
 
 
@@ -35,7 +36,7 @@ class Handout:
         self.contract = contract()
         self.fonts = typst.Fonts(include_system_fonts=False, font_paths=[str(HERE / "fonts")])
 
-    def compile(self, language: str, format: str) -> tuple[bytes, dict[str, list[Any]]]:
+    def compile(self, language: str, format: Format) -> tuple[bytes, dict[str, list[Any]]]:
         """Return a document, and its outline: what both languages must share."""
         compiler = typst.Compiler(str(MAIN), root=str(HERE), font_paths=self.fonts)
         inputs = {"lang": language, "format": format, "contract": json.dumps(self.contract)}
@@ -46,6 +47,7 @@ class Handout:
             raise HandoutError(f"{language}.{format}: {error.diagnostic}") from error  # str(error) names no place
         if bad := [w.message for w in warnings if not w.message.startswith(EXPECTED)]:
             raise HandoutError(f"{language}.{format}: {bad}")
+        assert isinstance(data, bytes)  # a list of them is for formats that have a file a page
         return data, outline(compiler) if format == "pdf" else {}
 
     def build(self, folder: Path) -> list[Path]:
