@@ -229,6 +229,8 @@ class Package:
         try:
             content = self.sources[file]
             data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+            if b"\0" in data:
+                raise SyntaxError("no Python compiles a NUL byte; older ones call it a ValueError")
             encoding = codecs.lookup(tokenize.detect_encoding(io.BytesIO(data).readline)[0]).name
             if encoding not in _ENCODINGS:
                 self._refuse(file, f"encoding {encoding}")

@@ -99,7 +99,7 @@ class Violation:
 def check_part(part, sources):
     return [
         Violation(f"{part}.py", i, f"{part}.{found[1]}" if found[1] else None)
-        for i, line in enumerate(sources.get(f"{part}.py", "").splitlines(), 1)
+        for i, line in enumerate(sources.get(f"{part}.py", b"").decode().splitlines(), 1)
         if (found := re.search("# banned:? ?(.*)", line))
     ]
 """
@@ -838,7 +838,7 @@ def test_make_grade_hands_on_any_name(checkout: Path, name: str) -> None:
     (checkout / name).mkdir()
     status, output = make(checkout, "grade", f"SUBMISSION={name}", f"OUT={name}.json")
     assert status == 0
-    assert shown(output) == [["-m", "autograder", "grade", "--out", f"{name}.json", "--", name]]
+    assert shown(output) == [["-m", "autograder", "grade", f"--out={name}.json", "--", name]]
     status, output = make(checkout, "grade", SUBMISSION=name, ISOLATION="process")
     assert shown(output) == [["-m", "autograder", "grade", "--isolation", "process", "--", name]]
 
