@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,15 @@ def _text(text: str) -> str:
 def write_results(path: Path, content: dict[str, Any]) -> None:
     """Replace the file at `path` atomically: whoever reads it finds the old or the new one, whole."""
     data = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode()
+    # An order to stop waits: between the making of the file and the `try` it would leave the file behind.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        _replace(path, data)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _replace(path: Path, data: bytes) -> None:
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as file:
