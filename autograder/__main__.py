@@ -25,14 +25,14 @@ def _start_clean() -> None:
     """Replace this process by itself in a clean environment, once."""
     environment = _ENVIRONMENT | {name: os.environ[name] for name in _KEPT if name in os.environ}
     if dict(os.environ) != environment:
-        os.execve(sys.executable, [sys.executable, "-s", os.path.abspath(__file__), *sys.argv[1:]], environment)  # noqa: PTH100
+        os.execve(sys.executable, [sys.executable, "-s", os.path.abspath(__file__), *sys.argv[1:]], environment)
 
 
 if len(sys.argv) > 1 and sys.argv[1] in _SANDBOXED and not {"-h", "--help"} & set(sys.argv):
     _start_clean()
-    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from autograder.commands import main  # noqa: E402
+from autograder.commands import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

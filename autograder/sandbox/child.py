@@ -131,7 +131,7 @@ def _prefer_for_oom() -> None:
     """Be the first that the kernel ends when memory runs out, before the grader."""
     with suppress(OSError):
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else /proc/self belongs to root
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
             score.write("1000")
 
 

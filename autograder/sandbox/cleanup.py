@@ -36,7 +36,7 @@ def kill_orphans(expected: set[int]) -> None:
     finds something only without it.
     """
     while True:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as children:  # noqa: PTH123
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as children:
             orphans = {int(pid) for pid in children.read().split()} - expected
         if not orphans:
             return
@@ -76,9 +76,9 @@ def sweep(uid: int) -> None:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     empty(Path(entry.path))
-                    os.rmdir(entry.path)  # noqa: PTH106
+                    os.rmdir(entry.path)
                 else:
-                    os.unlink(entry.path)  # noqa: PTH108
+                    os.unlink(entry.path)
 
 
 def empty(top: Path) -> None:
@@ -98,15 +98,15 @@ def empty(top: Path) -> None:
             return
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)  # noqa: PTH108
+                os.unlink(entry.path)
                 continue
-            os.chmod(entry.path, 0o700)  # noqa: PTH101
+            os.chmod(entry.path, 0o700)
             with os.scandir(entry.path) as scan:
                 below = list(scan)
             for item in below:
                 if item.is_dir(follow_symlinks=False):
-                    os.chmod(item.path, 0o700)  # noqa: PTH101
-                    os.rename(item.path, top / os.urandom(8).hex())  # noqa: PTH104  # a name that nobody can have taken
+                    os.chmod(item.path, 0o700)
+                    os.rename(item.path, top / os.urandom(8).hex())  # a name that nobody can have taken
                 else:
-                    os.unlink(item.path)  # noqa: PTH108
-            os.rmdir(entry.path)  # noqa: PTH106
+                    os.unlink(item.path)
+            os.rmdir(entry.path)

@@ -78,7 +78,7 @@ def build(readable: Iterable[str], writable: Iterable[str]) -> int:
                 fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             except OSError:  # not every system has every path
                 continue
-            allowed = rights if os.path.isdir(path) else rights & on_a_file  # noqa: PTH112
+            allowed = rights if os.path.isdir(path) else rights & on_a_file
             rule = struct.pack("<Qi", allowed, fd)
             syscall(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint32(0))
             os.close(fd)

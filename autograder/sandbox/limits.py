@@ -35,7 +35,7 @@ class Footprint:
     @classmethod
     def of_this_process(cls) -> "Footprint":
         """Read the sizes from the kernel."""
-        with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123  # pathlib costs more than the read
+        with open("/proc/self/status", encoding="ascii") as status:  # pathlib costs more than the read
             fields = dict(line.split(":", 1) for line in status)
         data, address_space = (int(fields[name].split()[0]) << 10 for name in ("VmData", "VmSize"))
         return cls(data, address_space)
