@@ -10,7 +10,8 @@ import re
 import signal
 from dataclasses import dataclass
 
-from autograder.sandbox.client import Died, Outcome, OverDisk, TimedOut
+from autograder.grade import Cause
+from autograder.sandbox.client import Died, Outcome, OverDisk, Reply, Tampered, TimedOut
 from autograder.sandbox.codec import Frame, RemoteError
 from autograder.submission import Submission
 
@@ -30,6 +31,7 @@ class Feedback:
 
     student: str
     staff: str
+    cause: Cause = "wrong"
 
 
 @dataclass(frozen=True)
@@ -49,33 +51,37 @@ class Reader:
                 text += " The file holds NUL bytes: save it as UTF-8."
         else:
             text = f"{file} could not be imported: importing it {self._ending(outcome)}."
-        return Feedback(f"{text}\nNo test of this part can run until it imports.", _staff(outcome, printed))
+        return Feedback(
+            f"{text}\nNo test of this part can run until it imports.", _staff(outcome, printed), cause(outcome)
+        )
 
     def missing_file(self, part: str) -> Feedback:
         """Explain that a part's file was not handed in."""
         where = f" in {self.submission.origin}/" if self.submission.origin else ""
         names = sorted(self.submission.files)
         found = ", ".join([*names[:20], "and more"] if len(names) > 20 else names) or "no Python file of the assignment"
-        return Feedback(f"{part}.py was not found{where}. Found: {found}.", "")
+        return Feedback(f"{part}.py was not found{where}. Found: {found}.", "", "missing")
 
     def missing_name(self, problem: str) -> Feedback:
         """Explain that a module does not define what it should."""
         part, name = problem.split(".")
-        return Feedback(f"{part}.py does not define `{name}`. Keep the stub's name for it.", "")
+        return Feedback(f"{part}.py does not define `{name}`. Keep the stub's name for it.", "", "missing")
 
     def not_allowed(self, violation: str) -> Feedback:
         """Explain that a problem's source uses what the allow-list leaves out."""
-        return Feedback(f"Not allowed here: {violation}\nNo test of it was run. `make test` shows this too.", "")
+        return Feedback(
+            f"Not allowed here: {violation}\nNo test of it was run. `make test` shows this too.", "", "not allowed"
+        )
 
     def unparsable(self, part: str, outcome: Outcome) -> Feedback:
         """Explain that the checker of the allow-lists did not survive a file."""
         text = f"{part}.py, or a file that it imports, could not be parsed: is something nested very deeply?"
-        return Feedback(f"{text} If not, tell the staff.", _staff(outcome, b""))
+        return Feedback(f"{text} If not, tell the staff.", _staff(outcome, b""), cause(outcome))
 
     def fault(self, problem: str, outcome: Outcome, printed: bytes) -> Feedback:
         """Explain an answer that is none."""
         if not isinstance(outcome, RemoteError):
-            return Feedback(f"`{problem}` {self._ending(outcome)}.", _staff(outcome, printed))
+            return Feedback(f"`{problem}` {self._ending(outcome)}.", _staff(outcome, printed), cause(outcome))
         frame = self._innermost(outcome)
         name = self._type_name(outcome)
         of_pytorch = " " in outcome.message  # PyTorch raises NotImplementedError too, with words
@@ -84,7 +90,7 @@ class Reader:
             own = re.fullmatch(r"[a-z]+\.\w+", stub) and self._mentions(re.escape(stub))
             needs = f" needs `{stub}`, which" if own and stub != problem else ""
             text = f"Not started: `{problem}`{needs} still raises NotImplementedError{self._at(frame)}."
-            return Feedback(text, "")
+            return Feedback(text, "", "not started")
         elif "builtins.SystemExit" in outcome.type_names:
             text = f"`{problem}` called sys.exit(){self._at(frame)}. Return a value, or raise an error, instead."
         elif frame is not None and self._own(outcome.frames[-1]) is None and name in ("TypeError", "AttributeError"):
@@ -110,7 +116,7 @@ class Reader:
             text += " Look for a function that calls itself without an end."
         if name == "BdbQuit":
             text += " Remove the breakpoint()."
-        return Feedback(text, _staff(outcome, printed))
+        return Feedback(text, _staff(outcome, printed), cause(outcome))
 
     def _type_name(self, error: RemoteError) -> str:
         for i, full in enumerate(error.type_names):
@@ -184,6 +190,20 @@ class Reader:
             case Died():
                 return "closed the connection to the grader, so there is no answer"
         return "sent bytes to the grader that no answer consists of"
+
+
+def cause(outcome: Outcome) -> Cause:
+    """Return what an answer that is none counts as."""
+    match outcome:
+        case TimedOut() | Died(signal=signal.SIGXCPU):
+            return "timeout"
+        case Tampered() | Died(signal=signal.SIGSYS):
+            return "escape"
+        case RemoteError(type_names=names):
+            return "escape" if "builtins.PermissionError" in names else "raised"
+        case Reply():
+            return "wrong"
+    return "crash"
 
 
 def _lines(content: bytes) -> list[bytes]:

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Outcome = Literal["passed", "failed", "not graded"]
+# Why a row is lost, for whoever counts. "escape": what only code does that tries to get out, or that the sandbox refused.
+Cause = Literal[
+    "", "wrong", "raised", "missing", "not started", "not allowed", "timeout", "crash", "escape"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Row:
     outcome: Outcome = "not graded"
     output: str = "Not graded: grading ended before this test. This is not your fault."  # what the student reads
     staff: str = ""  # what only staff read
+    cause: Cause = ""  # of a lost row
 
     @property
     def score(self) -> float:

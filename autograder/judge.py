@@ -228,7 +228,7 @@ class Judge:
         feedback = self._reader.fault(problem, outcome, bytes(self._child.printed))
         if isinstance(outcome, TimedOut):
             later = "An earlier test of this problem ran out of time, so this one was not run."
-            self._closed[problem] = Feedback(f"{later}\n{feedback.student}", "")
+            self._closed[problem] = Feedback(f"{later}\n{feedback.student}", "", "timeout")
         self._drop(outcome)
         raise Lost(feedback)
 

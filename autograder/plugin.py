@@ -90,6 +90,10 @@ class Suites:
             shutil.rmtree(folder)  # the next student must not find it
         return grade
 
+    def move(self, sandbox: Sandbox) -> None:
+        """Grade in another sandbox from now on: each worker of a class has one of its own."""
+        self._sandbox = sandbox
+
     def _row(self, task: _Task, last: bool) -> Row:
         """Run a row's cases until one fails."""
         feedback = self.judge.closed(task.row.problem)
@@ -105,7 +109,7 @@ class Suites:
         if feedback is None:
             return replace(task.row, outcome="passed", output="")
         shown = getattr(task.cases[0].function, "__hide_errors__", feedback.student)  # type: ignore[attr-defined]
-        return replace(task.row, outcome="failed", output=shown, staff=feedback.staff)
+        return replace(task.row, outcome="failed", output=shown, staff=feedback.staff, cause=feedback.cause)
 
     def _run(self, case: pytest.Item) -> BaseException | None:
         """Run one case and return what it raised."""
