@@ -25,6 +25,17 @@ class Row:
     output: str = "Not graded: grading ended before this test. This is not your fault."  # what the student reads
     staff: str = ""  # what only staff read
     cause: Cause = ""  # of a lost row
+    misconception: str = ""  # that explains a lost row; "" if none is known to
+
+    @property
+    def part(self) -> str:
+        """The part that its problem is in."""
+        return self.problem.split(".")[0]
+
+    @property
+    def function(self) -> str:
+        """The name of its test function."""
+        return self.test.partition("::")[2]
 
     @property
     def score(self) -> float:

@@ -7,8 +7,8 @@ import random
 import signal
 import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
@@ -16,7 +16,10 @@ import numpy as np
 import torch
 
 from autograder.compare import Difference, Tolerance, first_difference, misfit
+from autograder.diagnosis import Answers, Case, Diagnosis, Question
 from autograder.feedback import Feedback, Reader
+from autograder.grade import Row
+from autograder.misconceptions import Misconception
 from autograder.probing import inspecting, nothing
 from autograder.sandbox.client import (
     IMPORT_DEADLINE,
@@ -34,6 +37,7 @@ from autograder.sandbox.codec import plain, snapshot
 from autograder.sandbox.package import Package
 
 _UNMEASURED_CPU = 0.15  # seconds that the reference is taken to need where it is not run
+_OBSERVED = Tolerance(rtol=1e-5, finite=False)  # by which two observed replies are the same to a diagnosis
 
 
 class SuiteBroken(Exception):
@@ -43,10 +47,11 @@ class SuiteBroken(Exception):
 class Lost(Exception):
     """The student's reply loses the row."""
 
-    def __init__(self, feedback: Feedback) -> None:
-        """Keep what the student reads."""
+    def __init__(self, feedback: Feedback, compared: bool = False) -> None:
+        """Keep what the student reads, and whether it is the last answer alone that is wrong."""
         super().__init__(feedback.student)
         self.feedback = feedback
+        self.compared = compared
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,14 @@ class Expected:
     cpu: float  # seconds it took
 
 
-Memory = dict[tuple[str, int], Expected]  # by the case's id and the number of the question in it
+@dataclass(frozen=True)
+class Memory:
+    """What was asked of our own implementations so far, kept for the next submission."""
+
+    expected: dict[tuple[str, int], Expected] = field(
+        default_factory=dict
+    )  # by the case's id and the question's number
+    wrong: Answers = field(default_factory=dict)  # of the misconceptions
 
 
 class Judge:
@@ -70,17 +82,21 @@ class Judge:
         Args:
             sandbox: has loaded the submission.
             reader: who the feedback is for.
-            memory: the reference's replies so far; added to.
+            memory: our own implementations' replies so far; added to.
             until: when the total budget ends, on time.monotonic's clock.
         """
         self._sandbox = sandbox
         self._reader = reader
         self._memory = memory
+        self._diagnosis = Diagnosis(sandbox, memory.wrong)
         self._until = until
         self._reference = Package("reference")
         self._closed: dict[str, Feedback] = {}  # parts and problems whose other rows are not run, and why
-        self._problem = ""  # of the row that is judged
-        self._case, self._question = "", 0
+        self._row: Row | None = None  # that is judged
+        self._passed: set[str] = set()  # rows so far, by the names of their test functions
+        self._case = ""
+        self._questions: list[Question] = []  # of the case
+        self._lost: list[Case] = []  # of the problem
         self._child: Child | None = None
         self._imported = False
         self._answered = False  # student data has reached the test
@@ -107,32 +123,34 @@ class Judge:
         child = self._sandbox.child(None)
         child.send(inspecting(parts, sources))
         outcome = child.reply(IMPORT_DEADLINE)
-        if not isinstance(outcome, Died):
-            child.close()
+        child.close()
         return outcome
 
     def closed(self, problem: str) -> Feedback | None:
         """Return why no row of a problem can be run, if that is so."""
         return self._closed.get(problem.split(".")[0]) or self._closed.get(problem)
 
-    def open_row(self, problem: str) -> None:
+    def open_row(self, row: Row) -> None:
         """Begin a row: its cases will share one fresh child."""
-        self._problem = problem
+        self._row = row
 
-    def close_row(self, last: bool) -> None:
+    def close_row(self, passed: bool, last: bool) -> None:
         """End a row and its child; `last` if no other will follow."""
         if self._child is not None:
             self._child.close(last)
             self._child = None
+        if passed and self._row is not None:
+            self._passed.add(self._row.function)
 
     def open_case(self, case: str) -> None:
         """Begin a case of the row, with the defaults that every probe finds."""
-        self._case, self._question, self._answered = case, 0, False
+        self._case, self._questions, self._answered = case, [], False
         torch.set_default_dtype(torch.float32)
 
     def explain(self, error: BaseException) -> Feedback:
         """Return what a case's exception says about the student's answer; raise it if it says nothing about it."""
         if isinstance(error, Lost):
+            self._lose(error.compared)
             return error.feedback
         if isinstance(error, (SuiteBroken, SandboxBroken)) or not isinstance(error, Exception):
             raise error  # ours, or the order to stop
@@ -140,51 +158,71 @@ class Judge:
             raise SuiteBroken(f"{self._case} failed before any student code was judged") from error
         if isinstance(error, AssertionError):
             sentence = error.args[0] if error.args and isinstance(error.args[0], str) else "A property does not hold."
+            self._lose(compared=False)
             return Feedback(sentence, _trace(error))
         return Feedback("Your answer cannot be used: it is not what the docstring asks for.", _trace(error))
 
     def compare(self, problem: str, probe: Probe, **tolerance: Any) -> None:
         """Run the probe on both sides, and lose the row at the first difference."""
         options = Tolerance(**tolerance)
-        expected, reply = self._ask(problem, probe, with_reference=True)
+        expected, reply = self._ask(problem, probe, options, with_reference=True)
         assert expected is not None
         if difference := first_difference(expected.reply, reply, options):
-            raise Lost(self._explain(difference))
+            raise Lost(_explained(difference), compared=True)
 
     def observe(self, problem: str, probe: Probe, *, like: Any) -> Any:
         """Return the student's reply as plain data of the structure of `like`, or lose the row."""
-        _, reply = self._ask(problem, probe, with_reference=False)
+        _, reply = self._ask(problem, probe, _OBSERVED, with_reference=False)
         if difference := misfit(like, reply):
-            raise Lost(self._explain(difference))
+            raise Lost(_explained(difference))
         return plain(reply)
 
     def observe_memory(self, problem: str, probe: Probe, *, like: Any) -> tuple[Any, int]:
         """Observe, and return beside the reply how many bytes the child's peak grew, as the kernel counts from outside."""
-        self._ask(problem, nothing, with_reference=False)  # by its answer the student's module is imported
+        self._ask(problem, nothing, _OBSERVED, with_reference=False)  # by its answer the student's module is imported
         assert self._child is not None
         self._child.peak_memory()
         before = self._child.peak_memory()
         reply = self.observe(problem, probe, like=like)
         return reply, self._child.peak_memory() - before
 
-    def _explain(self, difference: Difference) -> Feedback:
-        return Feedback(difference.reason, difference.detail)
+    def _lose(self, compared: bool) -> None:
+        """Keep the case for the diagnosis."""
+        assert self._row is not None
+        self._lost.append(Case(self._case, self._row.function, tuple(self._questions), compared))
 
-    def _ask(self, problem: str, probe: Probe, with_reference: bool) -> tuple[Expected | None, Any]:
+    def diagnose(self, problem: str) -> Mapping[str, Misconception]:
+        """Return what is behind the rows that were lost in a problem whose last row was judged, by their functions."""
+        lost, self._lost = self._lost, []
+        return self._diagnosis.of(problem, lost, frozenset(self._passed)) if lost else {}
+
+    def _ask(
+        self, problem: str, probe: Probe, tolerance: Tolerance, with_reference: bool
+    ) -> tuple[Expected | None, Any]:
         """Put the probe to the student's child, meanwhile to the reference, and return both answers."""
-        if problem != self._problem:
-            raise SuiteBroken(f"{self._case} has the number of {self._problem} and asks for {problem}")
-        key = self._case, self._question
-        self._question += 1
-        expected = self._memory.get(key)
+        assert self._row is not None
+        if problem != self._row.problem:
+            raise SuiteBroken(f"{self._case} has the number of {self._row.problem} and asks for {problem}")
+        key = self._case, len(self._questions)
+        expected = self._memory.expected.get(key)
         request = expected.request if expected else cloudpickle.dumps(probe)
         if self._child is None:
             self._child = self._sandbox.child(problem.split(".")[0])
             self._imported = False
         self._child.send_pickled(request)
         if with_reference and expected is None:
-            expected = self._memory[key] = self._run_reference(probe, request)
-        return expected, self._answer(problem, request, expected.cpu if expected else _UNMEASURED_CPU)
+            expected = self._memory.expected[key] = self._run_reference(probe, request)
+        outcome = self._answer(problem, request, expected.cpu if expected else _UNMEASURED_CPU)
+        self._questions.append(Question(request, outcome, tolerance))
+        if isinstance(outcome, Reply):
+            self._answered = True
+            return expected, outcome.value
+        assert self._child is not None
+        feedback = self._reader.fault(problem, outcome, bytes(self._child.printed))
+        if isinstance(outcome, TimedOut):
+            later = "An earlier test of this problem ran out of time, so this one was not run."
+            self._closed[problem] = Feedback(f"{later}\n{feedback.student}", "", "timeout")
+        raise Lost(feedback, compared=True)
 
     def _run_reference(self, probe: Probe, request: bytes) -> Expected:
         torch.default_generator.manual_seed(0)
@@ -197,7 +235,7 @@ class Judge:
             raise SuiteBroken(f"the reference fails in {self._case}") from error
         return Expected(request, reply, time.process_time() - start)
 
-    def _answer(self, problem: str, request: bytes, reference_cpu: float) -> Any:
+    def _answer(self, problem: str, request: bytes, reference_cpu: float) -> Outcome:
         assert self._child is not None
         part, name = problem.split(".")
         if not self._imported:
@@ -209,7 +247,7 @@ class Judge:
                 imported = self._child.reply(IMPORT_DEADLINE)
             if not isinstance(imported, Reply):
                 feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
-                self._close(part, feedback, imported)
+                self._closed[part] = feedback
                 raise Lost(feedback)
             self._answered = True
             # The child can put anything in the place of a list of names.
@@ -221,24 +259,11 @@ class Judge:
             self._imported = True
         cpu = 2.0 + 20 * reference_cpu
         left = max(self._until - time.monotonic(), 1.0)
-        outcome = self._child.reply(Deadline(cpu, wall=min(20.0 + 10 * cpu, left)))
-        if isinstance(outcome, Reply):
-            self._answered = True
-            return outcome.value
-        feedback = self._reader.fault(problem, outcome, bytes(self._child.printed))
-        if isinstance(outcome, TimedOut):
-            later = "An earlier test of this problem ran out of time, so this one was not run."
-            self._closed[problem] = Feedback(f"{later}\n{feedback.student}", "", "timeout")
-        self._drop(outcome)
-        raise Lost(feedback)
+        return self._child.reply(Deadline(cpu, wall=min(20.0 + 10 * cpu, left)))
 
-    def _close(self, part: str, feedback: Feedback, outcome: Outcome) -> None:
-        self._closed[part] = feedback
-        self._drop(outcome)
 
-    def _drop(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Died):
-            self._child = None  # ended and reaped
+def _explained(difference: Difference) -> Feedback:
+    return Feedback(difference.reason, difference.detail)
 
 
 def _trace(error: BaseException) -> str:

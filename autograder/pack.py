@@ -22,6 +22,7 @@ _FILES = (
     "autograder/settings.toml",
     "autograder/hidden/*.py",
     "autograder/misconceptions/*.py",
+    "autograder/misconceptions/*.toml",
     "autograder/sandbox/*.py",
 )
 _DOCKERFILE = """\

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +22,7 @@ from _pytest.runner import runtestprotocol
 from autograder.feedback import Reader
 from autograder.grade import Grade, Row
 from autograder.judge import Judge, Memory, SuiteBroken
+from autograder.misconceptions import Misconception
 from autograder.sandbox import landlock
 from autograder.sandbox.client import Sandbox
 from autograder.settings import SETTINGS
@@ -55,22 +56,26 @@ class Suites:
     tasks: tuple[_Task, ...]
     assignment: Assignment
     _sandbox: Sandbox
-    _memory: Memory = field(default_factory=dict)
+    _memory: Memory = field(default_factory=Memory)
     _judge: Judge | None = None
     raised: BaseException | None = None  # by the case that ran last
 
-    def grade(self, submission: Submission, watch: Callable[[Grade], None] = lambda grade: None) -> Grade:
+    def grade(
+        self, submission: Submission, watch: Callable[[Grade], None] = lambda grade: None, part: str | None = None
+    ) -> Grade:
         """Grade one submission.
 
         Args:
             submission: the student's package.
             watch: is told the grade so far: once with all rows at 0 before any student code runs, then after each row.
+            part: the only one whose rows there are to be; None: all.
 
         Raises:
             SuiteBroken: if a suite or the reference fails.
             SandboxBroken: if the sandbox does.
         """
-        grade = Grade(tuple(task.row for task in self.tasks), isolation_level(self._sandbox), submission.notes)
+        tasks = [task for task in self.tasks if part in (None, task.row.part)]
+        grade = Grade(tuple(task.row for task in tasks), isolation_level(self._sandbox), submission.notes)
         watch(grade)
         until = time.monotonic() + SETTINGS.total_seconds
         folder = self._sandbox.staging / secrets.token_hex(8)
@@ -78,13 +83,13 @@ class Suites:
         try:
             self._sandbox.load(folder)
             self._judge = Judge(self._sandbox, Reader(submission), self._memory, until)
-            self._judge.check_sources(sorted({task.row.problem.split(".")[0] for task in self.tasks}))
-            for i, task in enumerate(self.tasks):
-                if time.monotonic() > until:
-                    row = replace(task.row, output=_OUT_OF_TIME)
-                else:
-                    row = self._row(task, last=i == len(self.tasks) - 1)
+            self._judge.check_sources(sorted({task.row.part for task in tasks}))
+            for i, task in enumerate(tasks):
+                last = i == len(tasks) - 1
+                row = replace(task.row, output=_OUT_OF_TIME) if time.monotonic() > until else self._row(task, last)
                 grade = replace(grade, rows=(*grade.rows[:i], row, *grade.rows[i + 1 :]))
+                if last or tasks[i + 1].row.problem != row.problem:
+                    grade = _explained(grade, row.problem, self._judge.diagnose(row.problem))
                 watch(grade)
         finally:
             shutil.rmtree(folder)  # the next student must not find it
@@ -98,14 +103,14 @@ class Suites:
         """Run a row's cases until one fails."""
         feedback = self.judge.closed(task.row.problem)
         if feedback is None:
-            self.judge.open_row(task.row.problem)
+            self.judge.open_row(task.row)
             try:
                 for case in task.cases:
                     if (error := self._run(case)) is not None:
                         feedback = self.judge.explain(error)
                         break
             finally:
-                self.judge.close_row(last)
+                self.judge.close_row(passed=feedback is None, last=last)
         if feedback is None:
             return replace(task.row, outcome="passed", output="")
         shown = getattr(task.cases[0].function, "__hide_errors__", feedback.student)  # type: ignore[attr-defined]
@@ -128,6 +133,17 @@ class Suites:
         """The judge of the submission that is being graded, for the fixtures."""
         assert self._judge is not None
         return self._judge
+
+
+def _explained(grade: Grade, problem: str, known: Mapping[str, Misconception]) -> Grade:
+    """Return the grade with the misconceptions behind a problem's rows, by their functions, named in what is read."""
+    rows = (
+        replace(row, output=f"{known[row.function].says}\n{row.output}", misconception=known[row.function].name)
+        if row.problem == problem and row.function in known
+        else row
+        for row in grade.rows
+    )
+    return replace(grade, rows=tuple(rows))
 
 
 def isolation_level(sandbox: Sandbox) -> Literal["full", "process"]:

@@ -13,7 +13,7 @@ grade:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder grade $${OUT:+--out="$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$SUBMISSION"
 
-#:   make verify                       the reference gets every point and the stubs get none, or it fails
+#:   make verify                       the reference gets every point, the stubs none, and each misconception loses its own
 verify:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder verify $${ISOLATION:+--isolation "$$ISOLATION"}

@@ -219,6 +219,7 @@ class Child:
         self._next_look = 0.0
         self._free_before = _free_bytes(folder)
         self._open = {replies, output}
+        self._ended = False
 
     def send(self, probe: Probe) -> None:
         """Put a probe to the child; `reply` takes the answers in the same order."""
@@ -255,7 +256,10 @@ class Child:
         return int(status.split("VmHWM:")[1].split()[0]) << 10
 
     def close(self, last: bool = False) -> None:
-        """End the child; the zygote does so behind our back, and readies another unless this was the last."""
+        """End the child, if it has not ended; the zygote does so behind our back, and readies another unless this was the last."""
+        if self._ended:
+            return
+        self._ended = True
         self._drain()
         self.close_pipes()
         self._sandbox.end(self.pid, last=last)
@@ -343,6 +347,7 @@ class Child:
 
     def _death(self) -> Died:
         self._drain()
+        self._ended = True
         ending = self._sandbox.end(self.pid, dying=True)
         self.close_pipes()
         if not self._locked:  # by no exit status, which a student can choose

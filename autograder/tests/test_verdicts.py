@@ -1,7 +1,8 @@
 """Is the grader right? Solutions written in other ways get every row of their part; known mistakes lose exactly the rows about them.
 
-`equivalents/<part>/` holds the right solutions, each a module. `known_wrong/<part>.json` holds the wrong ones, each as edits of the
-reference: the rows that it loses, and rows about something else that it may lose with them. The right ones are always graded. Of the
+`equivalents/<part>/` holds the right solutions, each a module. The wrong ones are in `autograder/misconceptions/`, and `make verify`
+grades them. Those that no student would recognise, or that nothing tells from another, are in `known_wrong/<part>.json`, each as edits of
+the reference: the rows that it loses, and rows about something else that it may lose with them. The right ones are always graded. Of the
 wrong ones that takes long, so it is a few of each part, the same ones every time, and all with VERDICTS=all in the environment.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from autograder.misconceptions import Drifted, Edit, edited, misconceptions
 from autograder.tests.grading import Grader
 from autograder.tests.handed_in import reference, write
 from handout.problems import load_assignment
@@ -40,8 +42,8 @@ def rows() -> Mapping[str, frozenset[str]]:
 
 def known_wrong(part: str) -> dict[str, dict[str, Any]]:
     """Return the wrong solutions of a part: what they lose, what they may lose, and how the reference becomes them."""
-    text = (HERE / "known_wrong" / f"{part}.json").read_text(encoding="utf-8")
-    variants: dict[str, dict[str, Any]] = json.loads(text)
+    path = HERE / "known_wrong" / f"{part}.json"
+    variants: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return variants
 
 
@@ -53,29 +55,15 @@ def chosen(part: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, variants[name]
 
 
-def edited(part: str, edits: list[list[str]]) -> str:
-    """Return the reference of a part with each `old` replaced by its `new`.
-
-    Raises:
-        LookupError: if an `old` does not stand in the reference exactly once: the reference has changed since.
-    """
-    source = reference(part)
-    places = []
-    for old, new in edits:
-        if source.count(old) != 1:
-            raise LookupError(f"reference/{part}.py has this {source.count(old)} times instead of once:\n{old}")
-        places.append((source.index(old), old, new))
-    done, end = "", 0
-    for place, old, new in sorted(places):
-        done += source[end:place] + new
-        end = place + len(old)
-    return done + source[end:]
+def source(part: str, variant: dict[str, Any]) -> str:
+    """Return a wrong solution's module."""
+    return edited(part, [Edit(old, new) for old, new in variant["edits"]])
 
 
-def graded(grader: Grader, folder: Path, part: str, source: str) -> dict[str, str]:
+def graded(grader: Grader, folder: Path, part: str, module: str) -> dict[str, str]:
     """Return the rows that a solution loses in its part, with what its student reads."""
     files = {f"{other}.py": reference(other) for other in BESIDE.get(part, ())}
-    grade = grader.grade(write(folder, {**files, f"{part}.py": source}))
+    grade = grader.grade(write(folder, {**files, f"{part}.py": module}))
     return {
         row["test"].partition("::")[2]: row["output"]
         for row in grade["rows"]
@@ -104,7 +92,7 @@ def test_a_right_solution_gets_every_row(part, grader, tmp_path):
 def test_a_wrong_solution_loses_the_rows_about_its_mistake(part, grader, tmp_path):
     misjudged = []
     for name, variant in chosen(part):
-        lost = graded(grader, tmp_path / name, part, edited(part, variant["edits"]))
+        lost = graded(grader, tmp_path / name, part, source(part, variant))
         kept = sorted(set(variant["loses"]) - set(lost))
         extra = {test: text for test, text in lost.items() if test not in {*variant["loses"], *variant["tolerates"]}}
         if kept or extra:
@@ -117,14 +105,15 @@ def test_a_wrong_solution_loses_the_rows_about_its_mistake(part, grader, tmp_pat
 @pytest.mark.parametrize("part", PARTS)
 def test_every_known_mistake_is_a_mistake_in_the_reference_as_it_is(part, rows):
     lost_by_one = {"test_together_a_cut_run_is_the_uncut_run"} & rows[part]  # lost beside others only
+    lost_by_one.update(*(known.loses for known in misconceptions(part)))
     drifted = []
     for name, variant in known_wrong(part).items():
         assert variant["loses"], f"{name} loses nothing"
         assert {*variant["loses"], *variant["tolerates"]} <= rows[part], f"{name} names a row that there is not"
         lost_by_one.update(variant["loses"])
         try:
-            compile(edited(part, variant["edits"]), name, "exec", dont_inherit=True)
-        except LookupError as error:
+            compile(source(part, variant), name, "exec", dont_inherit=True)
+        except Drifted as error:
             drifted.append(f"\n  {name}: {error}")
     assert not drifted, "known_wrong is to follow:" + "".join(drifted)
     assert lost_by_one == rows[part], "no known mistake loses these rows"
