@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autograder import stubs
+from handout.contract import commands
 from handout.problems import load_assignment
 from tests.submission import pack, write_atomically
 
@@ -54,17 +55,22 @@ def release_files(root: Path = ROOT, languages: Sequence[str] = ()) -> dict[str,
 
 
 def student_readme(template: str, languages: Sequence[str]) -> str:
-    """Return the students' README, with the parts and their points, and links to the handout, where its marks stand."""
+    """Return the students' README, with the parts, their points, the commands and links to the handout where its marks stand."""
     rows = ["| part | file | points |", "|---|---|---|"]
     for part in load_assignment().graded_parts:
         points = sum(problem.points for problem in part.problems if not problem.bonus)
         rows.append(f"| {part.number}. {part.title} | `student/{part.id}.py` | {points:g} |")
+    typed = ["| with make | without make | what it does |", "|---|---|---|"]
+    typed += [f"| `{c['make']}` | `{c['python']}` | {c['says']} |" for c in commands()]
     links = [
         f"[{LANGUAGES[name]}](handout/handout-{name}.pdf) ([web page](handout/handout-{name}.html))"
         for name in languages
     ]
     handout = f"The handout teaches what you need: {', '.join(links)}.\n" if links else ""
-    return template.replace("<!-- handout -->\n", handout).replace("<!-- parts -->", "\n".join(rows))
+    marks = {"<!-- handout -->\n": handout, "<!-- parts -->": "\n".join(rows), "<!-- commands -->": "\n".join(typed)}
+    for mark, text in marks.items():
+        template = template.replace(mark, text)
+    return template
 
 
 def _matches(root: Path, pattern: str) -> Iterator[Path]:

@@ -129,7 +129,7 @@ _FONT = re.compile(r"url\(([\w.-]+\.woff2)\)")
 
 
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
-_CELL = re.compile(r"<(t[hd])([^>]*)>(.*?)</t[hd]>", re.DOTALL)
+_CELL = re.compile(r"<(t[hd])\b([^>]*)>(.*?)</t[hd]>", re.DOTALL)
 _NUMBER = re.compile(r"[\d.,+*×−–-]*|[\d.]+e\d+\*?")
 
 

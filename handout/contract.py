@@ -1,6 +1,6 @@
 """What the handout says about a problem, read from the places that decide it.
 
-Titles and points come from `problems.toml`, signatures, worked examples, AdamW's algorithm and the table of peak speeds from
+Titles and points come from `problems.toml`, commands from the Makefile, signatures, worked examples, AdamW's algorithm and the table of peak speeds from
 the docstrings of `reference/`, which is parsed and never imported: building the handout needs no PyTorch. Function bodies are
 not looked at.
 """
@@ -15,10 +15,11 @@ from typing import Any
 from handout.problems import Problem, load_assignment
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH = 96  # characters of code that a line of the document holds
+WIDTH = 96  # characters of code that a line of a signature may have
 
 # Parts in which writing the axes is the exercise: their signatures are shown as the stubs have them, without.
 WITHOUT_AXES = frozenset({"einsums"})
+_COMMAND = re.compile(r"^#: {3}(make .*?) {2,}(.*?) {2,}\[(.*)\]$", re.MULTILINE)
 AXES = re.compile(r'\b[A-Z]\w+\[Tensor, " ?[^"]*"\]')
 
 
@@ -41,6 +42,7 @@ def contract(root: Path = ROOT) -> dict[str, Any]:
         "problems": {problem.id: _problem(problem, modules[problem.part]) for problem in assignment.problems},
         "points": sum(p.points for p in assignment.problems if not p.bonus),
         "bonus": sum(p.points for p in assignment.problems if p.bonus),
+        "commands": commands(),
         "adamw": algorithm(modules["optimizers"].docstring("AdamW")),
         "peaks": markdown_table(modules["flops"].docstring("promised_flop_per_sec")),
     }
@@ -60,6 +62,13 @@ def _problem(problem: Problem, module: "_Module") -> dict[str, Any]:
         "signature": module.signature(problem.name) if known else None,
         "example": worked_example(module.docstring(problem.name)) if known else None,
     }
+
+
+def commands(root: Path = ROOT) -> list[dict[str, str]]:
+    """Return what students can have made: the first lines of the Makefile's help."""
+    makefile = (root / "Makefile").read_text(encoding="utf-8")
+    names = ("make", "says", "python")
+    return [dict(zip(names, found, strict=True)) for found in _COMMAND.findall(makefile)]
 
 
 def command(problem: Problem) -> str:

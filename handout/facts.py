@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from reference import data, dtypes, flops, memory, model, napkin, optimizers, training
+from tests import libraries
 from tests.allowed import OTHER_PARTS, RULES
 from tests.checks import check_equal
 
@@ -40,6 +41,7 @@ def facts() -> dict[str, Any]:
         "quoted": QUOTED,
         "napkin": _napkin(),
         "formats": _formats(),
+        "ties": _ties(),
         "tiny": _tiny_memory(),
         "memory": _memory(),
         "flops": _flops(),
@@ -47,9 +49,22 @@ def facts() -> dict[str, Any]:
         "growth": {"width": 1024, "a_layer": math.isqrt(1024), "layers": 10, "after": float(math.isqrt(1024) ** 10)},
         "losses": _losses(),
         "failure": _failure(),
-        "rules": [{"where": _where(rule.where), "says": rule.says} for rule in RULES]
-        + [{"where": ["*"], "says": OTHER_PARTS}],
+        "rules": _rules(),
+        "libraries": {
+            "modules": libraries.listed(),
+            "only": {module: sorted(names) for module, names in sorted(libraries.ONLY.items())},
+            "not": sorted(libraries.NOT),
+            "private": [name for name in libraries.UNDERSCORED if name.startswith("torch.")],
+        },
     }
+
+
+def _rules() -> list[dict[str, Any]]:
+    """Return the checker's rules, those first that hold everywhere."""
+    rules = [(rule.where, rule.says) for rule in RULES] + [(frozenset({"*"}), OTHER_PARTS)]
+    return [
+        {"where": sorted(where), "says": says} for where, says in sorted(rules, key=lambda rule: "*" not in rule[0])
+    ]
 
 
 def _failure() -> str:
@@ -60,10 +75,6 @@ def _failure() -> str:
     except AssertionError as error:
         return str(error)
     raise AssertionError("bits passed for bytes")
-
-
-def _where(places: frozenset[str]) -> list[str]:
-    return sorted(places)
 
 
 def _napkin() -> dict[str, Any]:
@@ -108,6 +119,12 @@ def _formats() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _ties() -> list[list[int]]:
+    """Return integers that lie between two of float16's numbers, and where each goes."""
+    rounded = dtypes.round_to_float(torch.tensor([2049.0, 2051.0]), exponent_bits=5, mantissa_bits=10)
+    return [[2049, int(rounded[0])], [2051, int(rounded[1])]]
 
 
 def _tiny_memory() -> dict[str, Any]:
@@ -181,6 +198,7 @@ def _roofline() -> dict[str, Any]:
         "peak": peak,
         "bandwidth": bandwidth,
         "ridge": round(peak / bandwidth),
+        "ridge_side": 100 * round(3 * peak / bandwidth / 100),  # of square matrices: their intensity is a third of it
         "addition": flops.elementwise_flops((1024, 1024)) / moved,
         "addition_mfu_percent": round(100 * flops.elementwise_flops((1024, 1024)) / moved * bandwidth / peak, 2),
         "matmuls": points,

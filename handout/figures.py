@@ -33,7 +33,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "handout",
     "svg.fonttype": "path",
     "font.family": ["Libertinus Serif", "Noto Serif CJK SC"],
-    "font.size": 9.5,
+    "font.size": 10.5,
     "mathtext.fontset": "stix",
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
@@ -143,11 +143,11 @@ def memory(facts: Facts, say: Say) -> Figure:
     stacks = [{name: held[name] / mb if name in there else 0 for name, *_ in kinds} for _, there in moments]
     _stack(left, [words for words, _ in moments], stacks, kinds)
     left.set_ylabel(say("megabytes held", "占用（MB）"))
-    left.set_title(say(f"a batch of {of['batch']}", f"批大小 {of['batch']}"), fontsize=9.5)
-    left.tick_params(axis="x", labelsize=7.8, length=0)
+    left.set_title(say(f"a batch of {of['batch']}", f"批大小 {of['batch']}"), fontsize=10.5)
+    left.tick_params(axis="x", labelsize=8, length=0)
     stacks = [{name: found[name] / mb for name, *_ in kinds} for found in of["by_batch"]]
     _stack(right, [str(b) for b in of["batches"]], stacks, kinds)
-    right.set_title(say("at the peak, by batch size", "峰值，随批大小变化"), fontsize=9.5)
+    right.set_title(say("at the peak, by batch size", "峰值，随批大小变化"), fontsize=10.5)
     right.tick_params(axis="x", length=0)
     handles, labels = right.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1.2, handlelength=1.4)
@@ -206,7 +206,7 @@ def graph(facts: Facts, say: Say) -> Figure:
         arrow = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2}
         axes.annotate("", xy=(middle - 0.8, 0), xytext=(middle - 1.35, 0), arrowprops=arrow)
         axes.annotate("", xy=(middle + 1.4, 0), xytext=(middle + 0.8, 0), arrowprops=arrow)
-        axes.text(middle, 0.82, _million(size), ha="center", va="bottom")
+        axes.text(middle, 1.05, _million(size), ha="center", va="center")
         axes.annotate(
             "",
             xy=(middle, -0.62),
@@ -225,9 +225,9 @@ def graph(facts: Facts, say: Say) -> Figure:
         axes.text(middle, -2.55, words, ha="center", va="center", color=INK if wanted else MUTED)
     axes.text(-1.0, 1.05, say("forward", "前向"), ha="right", va="center")
     axes.text(-1.0, -1.45, say("backward:\nweights", "反向：\n权重"), ha="right", va="center")
-    axes.text(-1.0, -2.4, say("inputs", "输入"), ha="right", va="center")
+    axes.text(-1.0, -2.55, say("inputs", "输入"), ha="right", va="center")
     total = say("sum", "合计")
-    for y, value in ((1.05, of["forward"]), (-1.45, of["forward"]), (-2.4, of["backward"] - of["forward"])):
+    for y, value in ((1.05, of["forward"]), (-1.45, of["forward"]), (-2.55, of["backward"] - of["forward"])):
         axes.text(13.2, y, f"{total} {_million(value)}", ha="left", va="center")
     axes.set_xlim(-3.3, 15.9)
     axes.set_ylim(-2.95, 1.6)

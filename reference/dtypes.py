@@ -142,10 +142,11 @@ def round_to_float(
             floating-point one.
 
     Example:
-        >>> round_to_float(torch.tensor([0.1, 2049.0, 70000.0]), exponent_bits=5, mantissa_bits=10).tolist()
+        >>> x = torch.tensor([0.1, 2049.0, 70000.0])
+        >>> round_to_float(x, exponent_bits=5, mantissa_bits=10).tolist()
         [0.0999755859375, 2048.0, inf]
-        >>> round_to_float(torch.tensor([0.1, 70000.0]), exponent_bits=4, mantissa_bits=3, has_inf=False).tolist()
-        [0.1015625, 448.0]
+        >>> round_to_float(x, exponent_bits=4, mantissa_bits=3, has_inf=False).tolist()
+        [0.1015625, 448.0, 448.0]
 
     Source: IEEE 754-2019, section 4.3.1 (roundTiesToEven) and 7.4 (overflow).
     """

@@ -222,7 +222,8 @@ def bilinear(x: Tensor, a: Tensor, y: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> bilinear(torch.tensor([1.0, 2.0]), torch.tensor([[0.0, 1, 0], [0, 0, 10]]), torch.tensor([5.0, 6, 7]))
+        >>> a = torch.tensor([[0.0, 1, 0], [0, 0, 10]])
+        >>> bilinear(torch.tensor([1.0, 2.0]), a, torch.tensor([5.0, 6, 7]))
         tensor(146.)
 
     Source:

@@ -121,6 +121,11 @@ RULES = (
         says="no flop_counter: counting is the exercise",
         never=_names("torch.utils.flop_counter torch.utils.flop_counter.*"),
     ),
+    Rule(
+        where=frozenset(part.id for part in load_assignment().parts) - {"training"},
+        says="no torch.load: only checkpoints are loaded",
+        never=_names("torch.load torch.serialization torch.serialization.*"),
+    ),
 )
 
 UNREADABLE = "cannot be read as Python, so it cannot be checked"
@@ -213,7 +218,7 @@ def _violations(
         if mention.kind is Kind.OTHER_PART and mention.name != part:
             yield Violation(mention.file, mention.line, f"import of {mention.name}", OTHER_PARTS, problem)
         broken = [rule.says for rule in rules if _breaks(mention, rule)]
-        if not broken and (why := _refusal(mention, part)):
+        if not broken and (why := _refusal(mention)):
             broken = [why]
         dot = "." if mention.kind is Kind.ATTRIBUTE else ""
         for says in broken:
@@ -221,8 +226,8 @@ def _violations(
             yield Violation(mention.file, mention.line, name, says, problem)
 
 
-def _refusal(mention: Mention, part: str) -> str | None:
-    """Return why something mentioned may be used in no part, or not in this one."""
+def _refusal(mention: Mention) -> str | None:
+    """Return why something mentioned may be used in no part."""
     name = mention.name
     if mention.kind is Kind.UNREADABLE:
         return UNREADABLE
@@ -238,8 +243,6 @@ def _refusal(mention: Mention, part: str) -> str | None:
         return RULES[0].says if libraries.is_module(module) and not is_setting else None
     if " " in name or name == "allow_pickle":
         return None
-    if part != "training" and name.startswith(("torch.load", "torch.serialization")):
-        return "not needed here, and so not allowed"
     if libraries.is_module(name) and not mention.called and name not in _HANDED_ON and not libraries.refusal(name):
         return RULES[0].says
     return libraries.refusal(name)

@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 # Modules of which everything may be used but names with an underscore, and other modules.
-_MODULES = (
+MODULES = (
     _names(
         "__future__ abc array bisect builtins calendar cmath collections collections.abc contextlib copy csv dataclasses"
     )
@@ -53,10 +53,10 @@ _MODULES = (
         "torch.utils._pytree torch.version torch.xpu torch.xpu.* torch.accelerator.* torch.mps.* torch.serialization"
     )
 )
-_PATTERNS = [name for name in _MODULES if name.endswith("*")]
+_PATTERNS = [name for name in MODULES if name.endswith("*")]
 
 # Of these modules, only so much.
-_ONLY = {
+ONLY = {
     "sys": _names(
         "argv byteorder exit float_info flags getrecursionlimit getsizeof hash_info int_info maxsize platform"
     )
@@ -68,17 +68,17 @@ _ONLY = {
     "traceback": _names("print_exc format_exc"),
     "platform": _names("machine node processor python_version release system"),
 }
-_ONLY["types"] -= _names("FunctionType MethodType ModuleType")
+ONLY["types"] -= _names("FunctionType MethodType ModuleType")
 
 # Of the modules above, not these: they run or find what the source does not name.
-_NOT = _names(
+NOT = _names(
     "builtins.exec builtins.eval builtins.compile builtins.globals typing.get_type_hints typing_extensions.get_type_hints "
     "typing.ForwardRef typing_extensions.ForwardRef typing_extensions.evaluate_forward_ref "
     "string.Formatter torch.compiler.wrap_numpy numpy.lib.format.read_array"
 )
 
 _EXCEPTIONS = _names("torch._C._is_alias_of")
-_UNDERSCORED = (
+UNDERSCORED = (
     "torch.utils._python_dispatch",
     "torch.utils._pytree",
     "torch._foreach_*",
@@ -124,9 +124,19 @@ def is_dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
+def listed() -> dict[str, list[str]]:
+    """Return the modules that may be used, by their library, Python's own first and under "Python"."""
+    found: dict[str, list[str]] = {"Python": []}
+    for module in sorted(MODULES):
+        if f"{module}.*" not in MODULES:  # the star's line says both
+            library = module.split(".")[0]
+            found.setdefault("Python" if library in sys.stdlib_module_names else library, []).append(module)
+    return found
+
+
 def may_be_imported(module: str) -> bool:
     """Whether a module is on the list, or below a name that is listed with a star."""
-    if module in _MODULES or module in _ONLY:
+    if module in MODULES or module in ONLY:
         return True
     parts = module.split(".")
     private = any(part.startswith("_") for part in parts)
@@ -179,7 +189,7 @@ def canonical(name: str) -> str:
 
 def is_module(name: str) -> bool:
     """Whether a dotted name is a module's."""
-    return isinstance(_find(name)[1], ModuleType) or name in _MODULES
+    return isinstance(_find(name)[1], ModuleType) or name in MODULES
 
 
 def does_something(name: str) -> bool:
@@ -198,9 +208,9 @@ def refusal(name: str) -> str | None:
     if refused:
         return f"import of {refused}: not needed here, and so not allowed"
     module, _, rest = here.partition(".")
-    if rest and module in _ONLY and rest.split(".")[0] not in _ONLY[module]:
+    if rest and module in ONLY and rest.split(".")[0] not in ONLY[module]:
         return "not needed here, and so not allowed"
-    if here in _NOT:
+    if here in NOT:
         return "not needed here, and so not allowed"
     parts = here.split(".")
     for i, part in enumerate(parts[1:], 2):
@@ -210,6 +220,6 @@ def refusal(name: str) -> str | None:
         if part == "__dict__":
             return "not needed here, and so not allowed"
         private = part.startswith("_") and not is_dunder(part) and part != "_"
-        if private and not any(fnmatchcase(prefix, pattern) for pattern in _UNDERSCORED):
+        if private and not any(fnmatchcase(prefix, pattern) for pattern in UNDERSCORED):
             return "a library's private name, and so not allowed"
     return None
