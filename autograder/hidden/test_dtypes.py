@@ -13,12 +13,12 @@ from autograder.probing import refusal
 
 # (exponent_bits, mantissa_bits, has_inf) of the formats that PyTorch can measure.
 FORMATS = {
-    torch.float64: (11, 52, True),
     torch.float32: (8, 23, True),
     torch.float16: (5, 10, True),
     torch.bfloat16: (8, 7, True),
     torch.float8_e5m2: (5, 2, True),
     torch.float8_e4m3fn: (4, 3, False),
+    torch.float64: (11, 52, True),
 }
 WITH_INFINITY = [dtype for dtype, (_, _, has_inf) in FORMATS.items() if has_inf]
 BIT_PATTERNS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
