@@ -1,14 +1,14 @@
 """What a student may read about an answer that did not come, or came as an exception.
 
-Of a hidden test that is the exception's type and the file, line and function of *their* code: neither the message nor what was
-printed, since both can carry a hidden input. A class can be named after a hidden input too, and a code object's name and
+Of a hidden test that is the exception's type and the file, line and function of *their* code: neither the message, unless a public
+example raises the same, nor what was printed, since both can carry a hidden input. A class can be named after a hidden input too, and a code object's name and
 file forged, so each name is shown only if it is known here or stands in the student's own source. Staff read everything.
 """
 
 import builtins
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autograder.grade import Cause
 from autograder.sandbox.client import Died, Outcome, OverDisk, Reply, Tampered, TimedOut
@@ -23,6 +23,7 @@ _LIBRARY_ERRORS = frozenset({
 
 
 _MOST_LINES = 5_000
+_MOST_MESSAGE = 500  # characters
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,15 @@ class Reader:
         if name == "BdbQuit":
             text += " Remove the breakpoint()."
         return Feedback(text, _staff(outcome, printed), cause(outcome))
+
+    def with_message(self, feedback: Feedback, outcome: RemoteError, public: Outcome) -> Feedback:
+        """Add the exception's message to the feedback, if a `public` call has raised it too, to the letter."""
+        if not isinstance(public, RemoteError) or not outcome.message.strip():
+            return feedback
+        if (outcome.type_names, outcome.message) != (public.type_names, public.message):
+            return feedback
+        message = " ".join(outcome.message[:_MOST_MESSAGE].split())
+        return replace(feedback, student=f"{feedback.student}\nPython says: {message}")
 
     def _type_name(self, error: RemoteError) -> str:
         for i, full in enumerate(error.type_names):

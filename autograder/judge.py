@@ -8,7 +8,7 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
@@ -17,6 +17,7 @@ import torch
 
 from autograder.compare import Difference, Tolerance, first_difference, misfit
 from autograder.diagnosis import Answers, Case, Diagnosis, Question
+from autograder.examples import example
 from autograder.feedback import Feedback, Reader
 from autograder.grade import Row
 from autograder.misconceptions import Misconception
@@ -33,7 +34,7 @@ from autograder.sandbox.client import (
     SandboxBroken,
     TimedOut,
 )
-from autograder.sandbox.codec import plain, snapshot
+from autograder.sandbox.codec import RemoteError, plain, snapshot
 from autograder.sandbox.package import Package
 
 _UNMEASURED_CPU = 0.15  # seconds that the reference is taken to need where it is not run
@@ -97,6 +98,7 @@ class Judge:
         self._case = ""
         self._questions: list[Question] = []  # of the case
         self._lost: list[Case] = []  # of the problem
+        self._public: dict[str, Outcome] = {}  # by part: importing it; by problem: its public example
         self._child: Child | None = None
         self._imported = False
         self._answered = False  # student data has reached the test
@@ -219,10 +221,32 @@ class Judge:
             return expected, outcome.value
         assert self._child is not None
         feedback = self._reader.fault(problem, outcome, bytes(self._child.printed))
+        feedback = self._with_message(problem, outcome, feedback)
         if isinstance(outcome, TimedOut):
             later = "An earlier test of this problem ran out of time, so this one was not run."
             self._closed[problem] = Feedback(f"{later}\n{feedback.student}", "", "timeout")
         raise Lost(feedback, compared=True)
+
+    def _with_message(self, what: str, outcome: Outcome, feedback: Feedback) -> Feedback:
+        """Add an exception's message, if it is the same where nothing hidden is known: on a public example.
+
+        Args:
+            what: the problem whose function raised; or the part, whose import did.
+            outcome: how it ended.
+            feedback: without the message.
+        """
+        if not isinstance(outcome, RemoteError) or feedback.cause == "not started":
+            return feedback
+        part, _, name = what.partition(".")
+        if what not in self._public:
+            child = self._sandbox.child(part)
+            answer = child.reply(IMPORT_DEADLINE)
+            if name and isinstance(answer, Reply):
+                child.send(example(what))
+                answer = child.reply(IMPORT_DEADLINE)
+            child.close()
+            self._public[what] = answer
+        return self._reader.with_message(feedback, outcome, self._public[what])
 
     def _run_reference(self, probe: Probe, request: bytes) -> Expected:
         torch.default_generator.manual_seed(0)
@@ -247,7 +271,8 @@ class Judge:
                 imported = self._child.reply(IMPORT_DEADLINE)
             if not isinstance(imported, Reply):
                 feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
-                self._closed[part] = feedback
+                feedback = self._with_message(part, imported, feedback)
+                self._closed[part] = replace(feedback, staff="")  # once is enough
                 raise Lost(feedback)
             self._answered = True
             # The child can put anything in the place of a list of names.

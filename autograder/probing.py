@@ -68,3 +68,14 @@ def _imitate(part: str, source: str, request: bytes, lib: object) -> Any:
     package = Package("imitation")
     setattr(package, part, module)
     return pickle.loads(request)(package)
+
+
+def stating(part: str, statements: Sequence[str]) -> "partial[None]":
+    """Return the probe that runs statements among the names of a student's module."""
+    return partial(_state, part, statements)
+
+
+def _state(part: str, statements: Sequence[str], lib: Any) -> None:
+    names = dict(vars(getattr(lib, part)))
+    for statement in statements:
+        exec(compile(statement, "<example>", "exec", dont_inherit=True), names)

@@ -248,3 +248,21 @@ def test_a_missing_name_is_told():
 
 def test_a_reply_is_no_fault():
     assert "no answer" in told(Reply(1))  # never asked for; what matters is that nothing of it is shown
+
+
+def test_a_message_is_told_only_if_a_public_call_raised_the_same_to_the_letter():
+    feedback = READER.fault("memory.get_memory_usage", raised("builtins.ValueError"), b"")
+
+    def with_message(public: Any, message: str = "SECRET") -> str:
+        return READER.with_message(feedback, raised("builtins.ValueError", message=message), public).student
+
+    assert with_message(raised("builtins.ValueError")) == f"{feedback.student}\nPython says: SECRET"
+    for public in (
+        raised("builtins.KeyError"),
+        raised("builtins.ValueError", message="SECRET "),
+        Reply(None),
+        Died(None, 1),
+    ):
+        assert with_message(public) == feedback.student
+    long = "x\n" * 10_000
+    assert len(with_message(raised("builtins.ValueError", message=long), long)) < len(feedback.student) + 600
