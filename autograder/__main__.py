@@ -18,7 +18,7 @@ _ENVIRONMENT = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 _KEPT = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "TMPDIR", "LD_LIBRARY_PATH")
-_SANDBOXED = ("grade", "verify")
+_SANDBOXED = ("grade", "verify", "class")
 
 
 def _start_clean() -> None:

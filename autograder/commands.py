@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
 
 BAD_INPUT = 2
 _ROOT = Path(__file__).parents[1]
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 _stops: "list[Stopped]" = []  # the order to stop, once it came
 
 
@@ -46,14 +46,20 @@ def main(arguments: list[str]) -> int:
     commands.add_parser("pack", help="pack what Gradescope gets into dist/autograder.zip")
     commands.add_parser("bench", help="measure grading against plain pytest of the same suites")
 
+    from autograder.classroom import commands as classroom
+
+    classroom.add_to(commands)
+
     options = parser.parse_args(arguments)
-    for number in _STOPPING:
+    for number in STOPPING:
         signal.signal(number, _stop)
     try:
         if options.command == "grade":
             return _grade(options.submission, options.out, options.isolation)
         if options.command == "verify":
             return _verify(options.isolation, options.quick)
+        if options.command in classroom.COMMANDS:
+            return classroom.run(options)
         if options.command == "bench":
             from autograder.bench import main as bench
 
@@ -67,7 +73,7 @@ def main(arguments: list[str]) -> int:
         stubs()
         return 0
     except BadProblems as error:
-        return _refuse(options.command, error)
+        return refuse(options.command, error)
     except Stopped as stop:
         print(f"{options.command}: stopped", file=sys.stderr)
         return stop.exit_status
@@ -87,13 +93,14 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     raise _stops[0]
 
 
-def _end_if_stopped() -> None:
+def end_if_stopped() -> None:
     """Raise the order to stop again, in case a library took it for an error of its own."""
     if _stops:
         raise _stops[0]
 
 
-def _refuse(command: str, text: object) -> int:
+def refuse(command: str, text: object) -> int:
+    """Say in one line why a command is not carried out, and return the exit status."""
     print(f"{command}: {text}", file=sys.stderr)
     return BAD_INPUT
 
@@ -118,7 +125,7 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
                 with Watch(str(path)) as show:
 
                     def watch(grade: Grade) -> None:
-                        _end_if_stopped()
+                        end_if_stopped()
                         known[:] = [grade]
                         write_results(out, results(grade, time.monotonic() - start))
                         show(grade)
@@ -128,14 +135,14 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
             try:
                 run_suites(sandbox, assignment, job)
             except BaseException:
-                _end_if_stopped()
+                end_if_stopped()
                 # Our fault: no file that looks like a mark, neither ours nor an older one, so that it is graded again.
                 out.unlink(missing_ok=True)
                 raise
         print_grade(known[0], assignment)
         return 0
-    except (UnreadableSubmission, _CannotGrade) as error:
-        return _refuse("grade", error)
+    except (UnreadableSubmission, CannotGrade) as error:
+        return refuse("grade", error)
     except Exception:
         traceback.print_exc()
         print("grade: the grader failed, so there is no grade; the traceback above says where", file=sys.stderr)
@@ -148,11 +155,11 @@ def _verify(isolation: str, quick: bool) -> int:
             from autograder.verify import verify
 
             return verify(sandbox, load_assignment(), quick)
-    except _CannotGrade as error:
-        return _refuse("verify", error)
+    except CannotGrade as error:
+        return refuse("verify", error)
 
 
-class _CannotGrade(Exception):
+class CannotGrade(Exception):
     """This machine, or its set-up, does not allow grading."""
 
 
@@ -161,50 +168,64 @@ def _check_writable(out: Path, submission: Path) -> None:
     import tempfile
 
     if out.resolve() == submission.resolve() or submission.resolve() in out.resolve().parents:
-        raise _CannotGrade(f"{out} is the submission, or inside it: name another file for the results")
+        raise CannotGrade(f"{out} is the submission, or inside it: name another file for the results")
     if out.is_symlink() or (out.exists() and not out.is_file()):  # a device would be replaced for the whole machine
-        raise _CannotGrade(f"{out} is a folder or no plain file: name a file for the results")
+        raise CannotGrade(f"{out} is a folder or no plain file: name a file for the results")
     try:
         with tempfile.TemporaryFile(dir=out.parent):
             pass
     except OSError as error:
-        raise _CannotGrade(f"cannot write {out}: {error.strerror}") from None
+        raise CannotGrade(f"cannot write {out}: {error.strerror}") from None
 
 
 @contextmanager
 def _sandbox(isolation: str) -> Iterator["Sandbox"]:
     """Yield a sandbox, made while this process holds nothing that a student may not read."""
-    from autograder.sandbox import syscalls
-
-    if not syscalls.SUPPORTED:
-        raise _CannotGrade("grading needs Linux on x86_64 or aarch64: the sandbox is made of its kernel's parts")
-    _check_interpreter()
-    from autograder.sandbox.warm import warm
-
-    # An exception in the middle of PyTorch's own start aborts the process, and one between the making of a folder and the
-    # `try` below leaves it behind: signals wait until that is over.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-    warm()
+    warm_up()
     from autograder.sandbox.client import Sandbox, SandboxBroken
 
     try:
         sandbox = Sandbox()
     except SandboxBroken as error:
-        raise _CannotGrade(error) from None
+        raise CannotGrade(error) from None
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
-        from autograder.plugin import isolation_level
-
-        if isolation == "full" and isolation_level(sandbox) != "full":
-            raise _CannotGrade(
-                "here student code could read the reference: this kernel lacks Landlock or seccomp. "
-                "Grade on another machine, or say ISOLATION=process if that does not matter to you"
-            )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        check_isolation(sandbox, isolation)
         yield sandbox
     finally:
-        for number in _STOPPING:
+        for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave files behind
         sandbox.close()
+
+
+def warm_up() -> None:
+    """Check that this machine can grade, and make this process a good parent for children; signals are blocked afterwards.
+
+    Raises:
+        CannotGrade: if it cannot.
+    """
+    from autograder.sandbox import syscalls
+
+    if not syscalls.SUPPORTED:
+        raise CannotGrade("grading needs Linux on x86_64 or aarch64: the sandbox is made of its kernel's parts")
+    _check_interpreter()
+    from autograder.sandbox.warm import warm
+
+    # An exception in the middle of PyTorch's own start aborts the process, and one between the making of a sandbox's folder and
+    # the `try` that removes it leaves it behind: signals wait until that is over.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    warm()
+
+
+def check_isolation(sandbox: "Sandbox", isolation: str) -> None:
+    """Refuse to grade where student code could read the reference, unless `isolation` is "process"."""
+    from autograder.plugin import isolation_level
+
+    if isolation == "full" and isolation_level(sandbox) != "full":
+        raise CannotGrade(
+            "here student code could read the reference: this kernel lacks Landlock or seccomp. "
+            "Grade on another machine, or say ISOLATION=process if that does not matter to you"
+        )
 
 
 def _check_interpreter() -> None:
@@ -220,6 +241,6 @@ def _check_interpreter() -> None:
             remedy = "remove .venv and run make with PYTHON=/usr/bin/python3"
             if _ROOT.is_relative_to(shut[-1]):
                 remedy = "move this repository to a folder that everybody can enter"
-            raise _CannotGrade(
+            raise CannotGrade(
                 f"{path} cannot be read by the users that student code runs as, since {shut[-1]} is closed to them: {remedy}"
             )

@@ -75,7 +75,7 @@ class Suites:
             SandboxBroken: if the sandbox does.
         """
         tasks = [task for task in self.tasks if part in (None, task.row.part)]
-        grade = Grade(tuple(task.row for task in tasks), isolation_level(self._sandbox), submission.notes)
+        grade = replace(self.planned(part), notes=submission.notes)
         watch(grade)
         until = time.monotonic() + SETTINGS.total_seconds
         folder = self._sandbox.staging / secrets.token_hex(8)
@@ -94,6 +94,11 @@ class Suites:
         finally:
             shutil.rmtree(folder)  # the next student must not find it
         return grade
+
+    def planned(self, part: str | None = None) -> Grade:
+        """Return the grade of a submission of which no row has run, with the rows of one part or of all."""
+        rows = tuple(task.row for task in self.tasks if part in (None, task.row.part))
+        return Grade(rows, isolation_level(self._sandbox))
 
     def move(self, sandbox: Sandbox) -> None:
         """Grade in another sandbox from now on: each worker of a class has one of its own."""

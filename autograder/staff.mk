@@ -1,7 +1,7 @@
 # The targets of instructors and TAs: part of the Makefile where this folder is.
 
-.PHONY: handout grade verify check bench stubs release autograder
-STAFF := grader dev handout
+.PHONY: class synthetic handout grade verify check bench stubs release autograder
+STAFF := grader class dev handout
 
 #:
 #: For instructors and TAs
@@ -12,6 +12,19 @@ grade:
 	@test -e "$$SUBMISSION" || { printf 'there is no %s\n' "$$SUBMISSION" >&2; exit 2; }
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder grade $${OUT:+--out="$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$SUBMISSION"
+
+#:   make class EXPORT=export.zip OUT=class   grade everybody; run it again to go on; WORKERS=8 ANONYMOUS=1 ISOLATION=process
+class:
+	@test -n "$$EXPORT" && test -n "$$OUT" || { echo 'say what and where to: make class EXPORT=<zip or folder> OUT=<folder>' >&2; exit 2; }
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder class --out="$$OUT" $${WORKERS:+--workers="$$WORKERS"} $${ANONYMOUS:+--anonymous} \
+	    $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$EXPORT"
+
+#:   make synthetic OUT=invented       invent a class to try that on; STUDENTS=200 SEED=0
+synthetic:
+	@test -n "$$OUT" || { echo 'say where to: make synthetic OUT=<folder> [STUDENTS=200] [SEED=0]' >&2; exit 2; }
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder synthetic --out="$$OUT" $${STUDENTS:+--students="$$STUDENTS"} $${SEED:+--seed="$$SEED"}
 
 #:   make verify                       the reference gets every point, the stubs none, and each misconception loses its own
 verify:

@@ -10,7 +10,7 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ _DEEPEST = 8
 _LONGEST_NAME = 255  # bytes; what file systems allow
 _NOISE = frozenset({"__MACOSX", "__pycache__", "site-packages", "node_modules", "dist", "build"})
 
-_Listing = Mapping[PurePosixPath, Callable[[], bytes]]  # each Python file with what reads it
+Listing = Mapping[PurePosixPath, Callable[[], bytes]]  # each Python file with what reads it
 
 
 class UnreadableSubmission(Exception):
@@ -71,25 +71,30 @@ def read_submission(path: Path, modules: frozenset[str]) -> Submission:
     """
     notes: list[str] = []
     with _listed(path, notes) as listing:
-        counts: dict[PurePosixPath, int] = {}
-        for name in listing:
-            if name.stem in modules:
-                counts[name.parent] = counts.get(name.parent, 0) + 1
-        if not counts:
-            return Submission({}, "", tuple(notes))
+        return find_package(listing, modules, notes)
 
-        def preference(folder: PurePosixPath) -> tuple[bool, int, int, str]:
-            return folder.name != "student", -counts[folder], len(folder.parts), str(folder)
 
-        home, *others = sorted(counts, key=preference)
-        files = _read(listing, home, modules, notes)
+def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) -> Submission:
+    """Find the package among the files of `listing`, as `read_submission` does; add to `notes` what is left out."""
+    counts: dict[PurePosixPath, int] = {}
+    for name in listing:
+        if name.stem in modules:
+            counts[name.parent] = counts.get(name.parent, 0) + 1
+    if not counts:
+        return Submission({}, "", tuple(notes))
+
+    def preference(folder: PurePosixPath) -> tuple[bool, int, int, str]:
+        return folder.name != "student", -counts[folder], len(folder.parts), str(folder)
+
+    home, *others = sorted(counts, key=preference)
+    files = _read(listing, home, modules, notes)
     for folder in others:
         if not folder.is_relative_to(home):
             notes.append(f"{_shown(folder)}/ looks like the assignment too and was not graded; {_shown(home)}/ was.")
     return Submission(files, "" if home == PurePosixPath() else _shown(home), tuple(notes))
 
 
-def _read(listing: _Listing, home: PurePosixPath, modules: frozenset[str], notes: list[str]) -> dict[str, bytes]:
+def _read(listing: Listing, home: PurePosixPath, modules: frozenset[str], notes: list[str]) -> dict[str, bytes]:
     """Read the files below `home`, the assignment's own first."""
     names = [name.relative_to(home) for name in listing if name.is_relative_to(home)]
     files: dict[str, bytes] = {}
@@ -130,7 +135,7 @@ def _wanted(name: PurePosixPath) -> bool:
 
 
 @contextmanager
-def _listed(path: Path, notes: list[str]) -> Iterator[_Listing]:
+def _listed(path: Path, notes: list[str]) -> Iterator[Listing]:
     """Yield the Python files in the folder or zip at `path`, which stays open as long."""
     try:
         mode = path.stat().st_mode
@@ -148,12 +153,12 @@ def _listed(path: Path, notes: list[str]) -> Iterator[_Listing]:
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise UnreadableSubmission(f"{path} is neither a folder nor a zip that can be read ({error})") from None
         with archive:
-            yield _in_zip(archive)
+            yield in_zip(archive, archive.infolist())
     else:
         raise UnreadableSubmission(f"{path} is neither a folder nor a zip")
 
 
-def _in_folder(top: Path, notes: list[str]) -> _Listing:
+def _in_folder(top: Path, notes: list[str]) -> Listing:
     def unreadable(error: OSError) -> None:
         folder = PurePosixPath(Path(error.filename).relative_to(top).as_posix())
         notes.append(f"{_shown(folder)}/ cannot be read, and was left out.")
@@ -188,11 +193,12 @@ def _read_file(path: Path) -> bytes:
         return file.read(_MOST_BYTES + 1)
 
 
-def _in_zip(archive: zipfile.ZipFile) -> _Listing:
+def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
+    """List the Python files among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
     listing = {}
-    for entry in archive.infolist():
+    for entry in entries:
         if entry.filename.endswith(".py"):
-            name = PurePosixPath(entry.filename.replace("\\", "/"))
+            name = PurePosixPath(entry.filename[len(below) :].replace("\\", "/"))
             if _wanted(name):
                 listing[name] = partial(_read_entry, archive, entry)
     return listing

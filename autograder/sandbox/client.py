@@ -14,7 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,7 @@ class Sandbox:
         self.features = features or Features.of_this_machine()
         self._ahead = ahead
         self._ready: deque[Child] = deque()
+        self._coming = 0  # children that the zygote will send without being asked
         self._root = _make_root(self.features.own_uid)
         try:
             claimed = uids.claim() if self.features.own_uid else None
@@ -116,7 +117,7 @@ class Sandbox:
         if self._pid == 0:
             try:
                 # The grader's own files, terminals and other sandboxes are nothing to this process or its children.
-                _close_all_but(0, 1, 2, theirs.fileno(), *([claimed.lock] if claimed else []))
+                close_all_but(0, 1, 2, theirs.fileno(), *([claimed.lock] if claimed else []))
                 Zygote(theirs, self._root / "cells", self.features, claimed, ahead).main()
             except BaseException:
                 traceback.print_exc()  # the grader only sees that it is gone
@@ -126,6 +127,26 @@ class Sandbox:
         if claimed:
             os.close(claimed.lock)  # the zygote holds it now
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)  # no /proc/<grader>/mem for children of the same user
+
+    def hand_over(self) -> tuple[bytes, int]:
+        """Give the sandbox away: return what `adopt` needs in another process, and a descriptor to send along and close."""
+        state = {"root": str(self._root), "pid": self._pid, "ahead": self._ahead, "features": asdict(self.features)}
+        return json.dumps(state).encode(), self._control.detach()
+
+    @classmethod
+    def adopt(cls, state: bytes, control: int) -> "Sandbox":
+        """Return the sandbox that another process has handed over; that one waits for the zygote's end."""
+        known = json.loads(state)
+        self = cls.__new__(cls)
+        self.features = Features(**known["features"])
+        self._ahead = known["ahead"]
+        self._ready = deque()
+        self._coming = 0
+        self._root = Path(known["root"])
+        self._control = socket.socket(fileno=control)
+        self._pid = known["pid"]
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        return self
 
     @property
     def staging(self) -> Path:
@@ -140,10 +161,11 @@ class Sandbox:
         self._tell({"do": "load", "submission": str(submission)})
         while "loaded" not in self._hear():
             self._ready.pop().close_pipes()  # kept ready for the submission before; the zygote has ended it
+        self._coming = self._ahead
 
     def child(self, part: str | None) -> "Child":
         """Return a fresh child that is importing the student's module `part`; None: one that runs no student code."""
-        if not self._ahead:
+        if not self._ready and not self._coming:
             self._tell({"do": "fork"})
         while not self._ready:
             self._hear()
@@ -157,6 +179,7 @@ class Sandbox:
         # Without Landlock the next child could see what this one left outside its folder: it is swept away first.
         wait = dying or not self.features.landlock
         self._tell({"do": "end", "pid": pid, "dying": dying, "report": wait, "last": last})
+        self._coming += bool(self._ahead and not last)
         while wait:
             message = self._hear()
             if message.get("ended") == pid:
@@ -167,6 +190,7 @@ class Sandbox:
         """End everything and remove every file."""
         for child in self._ready:
             child.close_pipes()
+        self._ready.clear()
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # a zygote forked later has a copy of this descriptor
         self._control.close()
@@ -196,6 +220,7 @@ class Sandbox:
             raise SandboxBroken("the sandbox's zygote is gone: was it killed for its memory?")
         message: dict[str, Any] = json.loads(data)
         if "child" in message:
+            self._coming -= self._coming > 0
             self._ready.append(Child(self, message["child"], Path(message["folder"]), *descriptors))
         return message
 
@@ -374,7 +399,7 @@ def _make_root(for_other_users: bool) -> Path:
     return root
 
 
-def _close_all_but(*kept: int) -> None:
+def close_all_but(*kept: int) -> None:
     """Close every descriptor of this process but these."""
     low = 0
     for fd in sorted(kept):

@@ -1,0 +1,174 @@
+"""The commands of a class: what TAs type. Bad input is one line on standard error and exit status 2, and nothing is changed by it."""
+
+import argparse
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autograder.commands import STOPPING, CannotGrade, check_isolation, end_if_stopped, refuse, warm_up
+from handout.problems import load_assignment
+
+if TYPE_CHECKING:  # importing them imports PyTorch
+    from autograder.classroom.cells import Cells
+    from autograder.classroom.export import Export, Files
+    from autograder.classroom.manual import Marks
+    from autograder.sandbox.client import Sandbox
+
+COMMANDS = ("class", "synthetic")
+_AHEAD = 1  # children that a worker keeps ready: more would only compete with the other workers' for the cores
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands to the parser of `python -m autograder`."""
+    grade = commands.add_parser("class", help="grade everybody in an export of Gradescope's")
+    grade.add_argument("export", type=Path, help='the zip that Gradescope\'s "Export Submissions" gives, or its folder')
+    grade.add_argument(
+        "--out", type=Path, required=True, help="a folder for the results; one that has some is gone on with"
+    )
+    grade.add_argument("--workers", type=_count, help="submissions at once (default: a worker a core)")
+    grade.add_argument("--anonymous", action="store_true", help="leave names, ids and emails out of report.html")
+    grade.add_argument(
+        "--isolation",
+        choices=["full", "process"],
+        default="full",
+        help="process: grade even where student code could read the reference (default: %(default)s)",
+    )
+    synthetic = commands.add_parser(
+        "synthetic", help="invent a class, as an export of Gradescope's, to try the others on"
+    )
+    synthetic.add_argument("--out", type=Path, required=True, help="the folder to make")
+    synthetic.add_argument("--students", type=_count, default=200, help="submissions (default: %(default)s)")
+    synthetic.add_argument("--seed", type=int, default=0, help="another number is another class (default: %(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one of the commands and return the exit status."""
+    return {"class": _class, "synthetic": _synthetic}[options.command](options)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 100_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 100,000")
+    return int(text)
+
+
+def _class(options: argparse.Namespace) -> int:
+    from autograder.classroom.export import BadExport, Files, read_export
+    from autograder.classroom.folder import Locked, lock, other_version, pending, remove_halves
+    from autograder.classroom.manual import NAME, BadMarks, read_marks
+
+    assignment = load_assignment()
+    folder: Path = options.out
+    try:
+        files = Files(options.export)
+        export = read_export(files)
+        _make_folder(folder, options.export)
+        with lock(folder):
+            marks = read_marks(folder / NAME, export.handed_in)
+            ids = [submission.id for submission in export.handed_in if submission.has_files]
+            if other := other_version(folder, ids):
+                raise CannotGrade(
+                    f"{folder} has grades of another version of the grader ({other}): name a new folder, and compare the two "
+                    "with `make regrade`"
+                )
+            for warning in export.warnings:
+                print(f"class: {warning}")
+            remove_halves(folder, ids)
+            todo = pending(files, folder, ids, frozenset(part.id for part in assignment.parts))
+            if len(todo) < len(ids):
+                print(f"{len(ids) - len(todo)} of {len(ids)} submissions are graded already")
+            if todo and (status := _grade(files, folder, todo, options)):
+                return status
+            end_if_stopped()
+            return _finish(folder, export, marks)
+    except (BadExport, BadMarks, CannotGrade, Locked) as error:
+        return refuse("class", error)
+
+
+def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Namespace) -> int:
+    """Grade these submissions on this machine; return 0 if all were dealt with."""
+    with _cells(options.isolation) as (cells, own):
+        from autograder.classroom.pool import CannotGoOn
+        from autograder.classroom.run import SelfCheckFailed, cores, grade_all
+        from autograder.judge import SuiteBroken
+
+        try:
+            grade_all(cells, own, load_assignment(), files, folder, ids, options.workers or cores())
+        except CannotGoOn as error:
+            return refuse("class", f"{error}. What is graded is kept")
+        except (SelfCheckFailed, SuiteBroken) as error:
+            end_if_stopped()
+            refuse("class", error)
+            return 1
+    return 0
+
+
+def _finish(folder: Path, export: "Export", marks: "Marks") -> int:
+    from autograder.classroom.gradebook import lines, write_grades
+    from autograder.classroom.record import load
+
+    assignment = load_assignment()
+    records = {}
+    for submission in export.handed_in:
+        if record := load(folder, submission.id):
+            records[submission.id] = record
+    students = lines(export.handed_in, records, marks)
+    write_grades(folder, students, assignment, [problem.id for problem in assignment.graded_problems])
+    graded = sum(record.final for record in records.values())
+    print(f"{graded} of {len(export.handed_in)} submissions graded: {folder}/grades.csv")
+    return 0
+
+
+def _make_folder(folder: Path, export: Path) -> None:
+    """Find out before grading whether results can be written, and that they do not go where the submissions are."""
+    import tempfile
+
+    if export.is_dir() and folder.resolve().is_relative_to(export.resolve()):
+        raise CannotGrade(f"{folder} is the export, or inside it: name another folder for the results")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CannotGrade(f"cannot write into {folder}: {error.strerror}") from None
+
+
+@contextmanager
+def _cells(isolation: str) -> "Iterator[tuple[Cells, Sandbox]]":
+    """Yield where sandboxes come from, and a first one, made while this process holds nothing that a student may not read."""
+    warm_up()
+    from autograder.classroom.cells import Cells
+    from autograder.sandbox.client import SandboxBroken
+
+    cells = Cells(_AHEAD)
+    try:
+        own = cells.sandbox()
+    except SandboxBroken as error:
+        cells.close()
+        raise CannotGrade(error) from None
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        check_isolation(own, isolation)
+        yield cells, own
+    finally:
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave files behind
+        own.close()
+        cells.close()
+
+
+def _synthetic(options: argparse.Namespace) -> int:
+    from autograder.classroom.synthetic import write_class
+
+    try:
+        submissions = write_class(options.out, options.students, options.seed)
+    except OSError as error:
+        return refuse("synthetic", f"cannot make {options.out}: {error.strerror}: name a folder that is not there yet")
+    kinds: dict[str, int] = {}
+    for submission in submissions:
+        kinds[submission.kind] = kinds.get(submission.kind, 0) + 1
+    print("\n".join(f"{count:5}  {kind}" for kind, count in kinds.items()))
+    print(f"{len(submissions)} invented submissions: {options.out}")
+    return 0

@@ -1,0 +1,266 @@
+"""Reads what Gradescope exports: a zip or a folder with everybody's files, and a YAML file that says whose they are.
+
+The YAML is written by Ruby and holds what students printed, so it is not always YAML. Only who handed in is read from it; what it says
+of scores is no concern of ours. Scalars are taken as text: an id of 00123 is no number.
+"""
+
+import io
+import re
+import stat
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from autograder.submission import Submission, UnreadableSubmission, find_package, in_zip, read_submission
+
+_METADATA = "submission_metadata.yml"
+_FOLDER = re.compile(r"submission_\d+")
+_DEEPEST = 3  # folders above the metadata
+_NOISE = "__MACOSX"
+_MOST_METADATA = 1 << 30  # bytes
+_MOST_NESTED = 64 << 20  # bytes of a zip that was handed in and that Gradescope has not unpacked
+_Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+class BadExport(Exception):
+    """This is no export of Gradescope's, or it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """A person, as Gradescope's roster has them; what it does not say is empty."""
+
+    name: str
+    sid: str  # as it is written, with leading zeros
+    email: str
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """One submission: a group's if there are several students."""
+
+    id: str  # the name of its folder, "submission_123"
+    students: tuple[Student, ...]
+    created_at: str
+    has_files: bool  # False: the metadata names it, but there is no folder
+
+
+@dataclass(frozen=True)
+class Export:
+    """Who handed in what."""
+
+    handed_in: tuple[HandedIn, ...]  # in the order of their ids
+    warnings: tuple[str, ...]
+
+
+class Files:
+    """The submissions' folders of an export. A zip is read in place; each process opens it for itself."""
+
+    def __init__(self, path: Path) -> None:
+        """Look where the folders are.
+
+        Raises:
+            BadExport: if there is no metadata at or below `path`, or it cannot be read.
+        """
+        self.path = path
+        try:
+            if path.is_dir():
+                self._archive: zipfile.ZipFile | None = None
+                self._top = self._find_folder(path)
+                self.ids = frozenset(child.name for child in self._top.iterdir() if child.is_dir())
+            elif path.is_file():
+                self._archive = zipfile.ZipFile(path)
+                self._prefix, self._entries = self._index(self._archive)
+                self.ids = frozenset(self._entries)
+            else:
+                raise BadExport(f"there is no folder and no file at {path}")
+        except (zipfile.BadZipFile, NotImplementedError) as error:
+            raise BadExport(f"{path} is neither a folder nor a zip that can be read ({error})") from None
+        except (OSError, ValueError) as error:
+            raise BadExport(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
+
+    def metadata(self) -> bytes:
+        """Return the YAML."""
+        try:
+            if self._archive is None:
+                return (self._top / _METADATA).read_bytes()
+            with self._archive.open(f"{self._prefix}{_METADATA}") as file:
+                return file.read(_MOST_METADATA)
+        except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
+            raise BadExport(f"{_METADATA} in {self.path} cannot be read: {error}") from None
+
+    def read(self, id: str, modules: frozenset[str]) -> Submission:
+        """Return one submission's package.
+
+        Raises:
+            UnreadableSubmission: if its folder holds nothing but a zip, and that is none.
+        """
+        if self._archive is None:
+            return self._read_folder(self._top / id, modules)
+        entries = self._entries[id]
+        notes: list[str] = []
+        below = f"{self._prefix}{id}/"
+        submission = find_package(in_zip(self._archive, entries, below), modules, notes)
+        zips = [entry for entry in entries if entry.filename.lower().endswith(".zip") and not entry.is_dir()]
+        if submission.files or len(zips) != 1:
+            return submission
+        return self._read_nested(zips[0], zips[0].filename.removeprefix(below), modules)
+
+    def _read_folder(self, folder: Path, modules: frozenset[str]) -> Submission:
+        submission = read_submission(folder, modules)
+        if not submission.files:
+            zips = [path for path in folder.iterdir() if path.suffix.lower() == ".zip" and not path.is_symlink()]
+            if len(zips) == 1 and stat.S_ISREG(zips[0].lstat().st_mode):
+                return read_submission(zips[0], modules)
+        return submission
+
+    def _read_nested(self, entry: zipfile.ZipInfo, name: str, modules: frozenset[str]) -> Submission:
+        assert self._archive is not None
+        try:
+            with self._archive.open(entry) as file:
+                content = file.read(_MOST_NESTED + 1)
+            if len(content) > _MOST_NESTED:
+                raise UnreadableSubmission(f"{name} is larger than {_MOST_NESTED >> 20} MiB")
+            with zipfile.ZipFile(io.BytesIO(content)) as nested:
+                return find_package(in_zip(nested, nested.infolist()), modules, [])
+        except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
+            raise UnreadableSubmission(f"{name} is not a zip that can be read ({error})") from None
+
+    def _find_folder(self, path: Path) -> Path:
+        level = [path]
+        for _ in range(_DEEPEST):
+            for folder in level:
+                if (folder / _METADATA).is_file():
+                    return folder
+            level = [child for folder in level for child in sorted(folder.iterdir()) if _may_hold(child)]
+        raise BadExport(f'there is no {_METADATA} in {path}: is it what Gradescope\'s "Export Submissions" gave?')
+
+    def _index(self, archive: zipfile.ZipFile) -> tuple[str, dict[str, list[zipfile.ZipInfo]]]:
+        """Return the name of the folder that the metadata is in, and the entries of each folder beside it."""
+        entries = archive.infolist()
+        found = [PurePosixPath(entry.filename) for entry in entries if entry.filename.split("/")[-1] == _METADATA]
+        found = [path for path in found if len(path.parts) <= _DEEPEST and _NOISE not in path.parts]
+        if not found:
+            raise BadExport(
+                f'there is no {_METADATA} in {self.path}: is it what Gradescope\'s "Export Submissions" gave?'
+            )
+        top = min(found, key=lambda path: (len(path.parts), str(path))).parent
+        prefix = "" if top == PurePosixPath() else f"{top}/"
+        folders: dict[str, list[zipfile.ZipInfo]] = {}
+        for entry in entries:
+            if entry.filename.startswith(prefix):
+                folder, inside, _ = entry.filename[len(prefix) :].partition("/")
+                if inside and folder != _NOISE:
+                    folders.setdefault(folder, []).append(entry)
+        return prefix, folders
+
+
+def _may_hold(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and path.name != _NOISE and not path.name.startswith(".")
+
+
+def read_export(files: Files) -> Export:
+    """Return who handed in what.
+
+    Raises:
+        BadExport: if the metadata cannot be read at all, or names no submission.
+    """
+    entries, warnings = parse_metadata(files.metadata().decode("utf-8-sig", "replace"))
+    for id in sorted(files.ids - set(entries)):
+        if _FOLDER.fullmatch(id):
+            warnings.append(f"{id} is not in {_METADATA}: it is graded, but nobody knows whose it is")
+            entries[id] = ((), "")
+    handed_in = []
+    for id, (students, created_at) in entries.items():
+        if id not in files.ids:
+            warnings.append(f"{id} is in {_METADATA}, but there is no folder of that name")
+        handed_in.append(HandedIn(id, students, created_at, id in files.ids))
+    if not handed_in:
+        raise BadExport(f"{_METADATA} in {files.path} names no submission")
+    seen: dict[Student, str] = {}
+    for submission in handed_in:
+        for student in submission.students:
+            if student in seen and (student.sid or student.email):
+                warnings.append(f"{submission.id} and {seen[student]} are of the same student")
+            seen[student] = submission.id
+    return Export(tuple(sorted(handed_in, key=lambda submission: _order(submission.id))), tuple(warnings))
+
+
+def _order(id: str) -> tuple[int, str]:
+    """Sort submission_9 before submission_10."""
+    return len(id), id
+
+
+_Entry = tuple[tuple[Student, ...], str]
+
+
+def parse_metadata(text: str) -> tuple[dict[str, _Entry], list[str]]:
+    """Return the students and the time of each submission, and what could not be read.
+
+    A line of three dots, which a student's output can bring into the file, ends a YAML document for every parser, wherever it stands.
+    Such lines are dropped. If the file is still not YAML, each submission's lines are read for themselves, so that a broken one costs
+    only its own names.
+
+    Raises:
+        BadExport: if nothing can be read.
+    """
+    text = "".join(line for line in text.splitlines(keepends=True) if line.rstrip() not in ("...", "---"))
+    try:
+        return dict(_entries(text)), []
+    except yaml.YAMLError:
+        pass
+    entries: dict[str, _Entry] = {}
+    warnings = []
+    pieces = re.split(r"^(?=submission_\d+:[ \t]*(?:!\S*)?[ \t]*$)", text, flags=re.MULTILINE)
+    for piece in pieces[1:]:
+        id = piece.split(":")[0]
+        try:
+            ((id, entry),) = _entries(piece)
+            if id in entries:  # a student can print a line that looks like one of these
+                raise ValueError("it is there twice")
+            entries[id] = entry
+        except (yaml.YAMLError, ValueError) as error:
+            why = str(getattr(error, "problem", None) or error)
+            warnings.append(f"{id} in {_METADATA} is not YAML, so it has no names: {why}")
+            entries[id] = ((), "")
+    if not any(students for students, _ in entries.values()):
+        raise BadExport(f"{_METADATA} is not YAML that can be read")
+    return entries, warnings
+
+
+def _entries(text: str) -> Iterator[tuple[str, _Entry]]:
+    """Yield each submission of a YAML document. Only what is needed becomes objects: the results that stand beside it are long."""
+    root = yaml.compose(text, Loader=_Loader)
+    if root is None:
+        return
+    if not isinstance(root, yaml.MappingNode):
+        raise yaml.YAMLError("the file is no mapping")
+    for key, value in root.value:
+        fields = _fields(value)
+        if "submitters" in fields:
+            people = fields["submitters"]
+            nodes = people.value if isinstance(people, yaml.SequenceNode) else []
+            yield _scalar(key), (tuple(map(_student, nodes)), _scalar(fields.get("created_at")))
+
+
+def _student(node: yaml.Node) -> Student:
+    fields = _fields(node)
+    return Student(*(" ".join(_scalar(fields.get(name)).split()) for name in ("name", "sid", "email")))
+
+
+def _fields(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    """Return a mapping's values by their keys, without the colon that Ruby puts before them."""
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {_scalar(key).lstrip(":"): value for key, value in node.value}
+
+
+def _scalar(node: yaml.Node | None) -> str:
+    """Return a scalar's text; a null, which only a plain scalar can be, is empty."""
+    if not isinstance(node, yaml.ScalarNode):
+        return ""
+    return "" if not node.style and node.value in _NOTHING else str(node.value)

@@ -1,0 +1,73 @@
+"""A run's folder: who has a grade in it already, and who may write into it."""
+
+import fcntl
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from autograder.classroom.export import Files
+from autograder.classroom.record import digest, grader_version, load, path_of
+
+
+def pending(files: Files, folder: Path, ids: Iterable[str], modules: frozenset[str]) -> list[str]:
+    """Return those of `ids` that have no grade, or one of other files than they have now."""
+    todo = []
+    for id in ids:
+        record = load(folder, id)
+        if record is None or not record.final:
+            todo.append(id)
+            continue
+        try:
+            changed = digest(files.read(id, modules)) != record.digest
+        except Exception:  # a worker will find out what it is, where it can do no harm
+            changed = True
+        if changed:
+            todo.append(id)
+    return todo
+
+
+def other_version(folder: Path, ids: Iterable[str]) -> str | None:
+    """Return a submission whose grade is of another version of the grader, if there is one."""
+    for id in ids:
+        record = load(folder, id)
+        if record and record.final and record.grader != grader_version():
+            return id
+    return None
+
+
+def remove_halves(folder: Path, ids: Iterable[str]) -> None:
+    """Remove what a writer that was killed has left: files under temporary names."""
+    for id in ids:
+        path = path_of(folder, id)
+        for half in path.parent.glob(f".{path.name}.*"):
+            half.unlink(missing_ok=True)
+
+
+class Locked(Exception):
+    """Another run uses the folder."""
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Keep every other run out of `folder`.
+
+    The kernel drops the lock when this process ends, however it ends, and forked ones do not hold it.
+
+    Raises:
+        Locked: if there is another run.
+    """
+    with (folder / ".lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            who = file.read().strip() or "another run"
+            raise Locked(f"{folder} is in use by {who}: wait for it, or stop it") from None
+        file.truncate(0)
+        now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        file.write(f"process {os.getpid()} on {platform.node()} since {now}\n")
+        file.flush()
+        yield

@@ -1,0 +1,105 @@
+"""grades.csv, a line a student with everything that is known, and canvas.csv, what Canvas imports of it.
+
+Names, ids and emails are quoted, numbers are not, so that whoever reads the file can tell an id from a number. Where there is no grade the
+cells are empty: a zero would look like one.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograder.classroom.export import HandedIn, Student
+from autograder.classroom.manual import Marks
+from autograder.classroom.record import Record
+from handout.problems import Assignment
+from tests.submission import write_atomically
+
+_NOBODY = Student("", "", "")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins with one of these
+
+
+@dataclass(frozen=True)
+class Line:
+    """One student's grade."""
+
+    submission: HandedIn
+    student: Student
+    status: str
+    points: Mapping[str, float]  # by the problem's id; empty if there is no grade
+    manual: float | None  # points that a person added
+    detail: str
+
+    @property
+    def total(self) -> float | None:
+        """All points; None: there is neither a grade nor a mark."""
+        if not self.points and self.manual is None:
+            return None
+        return sum(self.points.values()) + (self.manual or 0)
+
+
+def lines(handed_in: Iterable[HandedIn], records: Mapping[str, Record], marks: Marks) -> list[Line]:
+    """Return a line for each student of each submission, in the order of the export."""
+    result = []
+    for submission in handed_in:
+        record = records.get(submission.id)
+        points: dict[str, float] = {}
+        if record and record.final:
+            for row in record.grade.rows:
+                points[row.problem] = points.get(row.problem, 0) + row.score
+        status = record.status if record else "not graded" if submission.has_files else "no folder"
+        for student in submission.students or (_NOBODY,):
+            given = marks.of(submission, student)
+            manual = sum(mark.points for mark in given) if given else None
+            result.append(Line(submission, student, status, points, manual, record.detail if record else ""))
+    return result
+
+
+def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, problems: Sequence[str]) -> None:
+    """Write both files.
+
+    Args:
+        folder: where to.
+        lines: the students.
+        assignment: whose title Canvas shows.
+        problems: the ids of the problems that have a column.
+    """
+    most = sum(assignment.problem(id).points for id in problems if not assignment.problem(id).bonus)
+    numbered = [f"{assignment.problem(id).number} {id}" for id in problems]
+    head = ["Name", "SID", "Email", "Submission ID", "Status", "Total Score", "Max Points", "Manual", *numbered]
+    table: list[list[object]] = [[*head, "Submission Time", "Why not graded"]]
+    for line in lines:
+        who = line.student
+        table.append([
+            *map(_text, (who.name, who.sid, who.email, line.submission.id, line.status)),
+            _number(line.total), _number(most), _number(line.manual),
+            *(_number(line.points.get(id)) for id in problems),
+            *map(_text, (line.submission.created_at, line.detail)),
+        ])  # fmt: skip
+    _write(folder / "grades.csv", table)
+    # Canvas finds a student by the SIS id or login; any further column would become an assignment of its own.
+    canvas: list[list[object]] = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", assignment.title]]
+    canvas.append(["Points Possible", "", "", "", "", _number(most)])
+    for line in lines:
+        if line.total is not None and (line.student.sid or line.student.email):
+            who = line.student
+            canvas.append([_text(who.name), "", _text(who.sid), _text(who.email), "", _number(line.total)])
+    _write(folder / "canvas.csv", canvas)
+
+
+def _text(value: str) -> str:
+    value = " ".join(value.split())
+    return f"'{value}" if value.startswith(_FORMULA) else value
+
+
+def _number(value: float | None) -> float | str:
+    if value is None:
+        return ""
+    return int(value) if value == int(value) else round(value, 6)
+
+
+def _write(path: Path, table: Sequence[Sequence[object]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows(table)
+    write_atomically(path, text.getvalue().encode())

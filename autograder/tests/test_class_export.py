@@ -1,0 +1,196 @@
+"""Gradescope's export as it really is: Ruby's YAML, what students print into it, and what file managers add."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom.export import BadExport, Export, Files, Student, parse_metadata, read_export
+from autograder.submission import UnreadableSubmission
+from autograder.tests.handed_in import write
+
+MODULES = frozenset({"memory", "napkin"})
+PERSON = "  :submitters:\n  - :name: Ana\n    :sid: '1'\n    :email: ana@example.edu\n"
+
+
+def students(text: str) -> dict[str, tuple[Student, ...]]:
+    return {id: people for id, (people, _) in parse_metadata(text)[0].items()}
+
+
+def person(fields: str) -> Student:
+    (student,) = students(f"submission_1:\n  :submitters:\n  - {fields}\n")["submission_1"]
+    return student
+
+
+@pytest.mark.parametrize(
+    ("fields", "student"),
+    [
+        (":name: Ana\n    :sid: '00123'\n    :email: a@b.c", Student("Ana", "00123", "a@b.c")),
+        (":name: Ana\n    :sid: 00123", Student("Ana", "00123", "")),  # as a number it would be octal
+        (":name: Ana\n    :sid: 1e5", Student("Ana", "1e5", "")),
+        (":name: Ana\n    :email: a@b.c", Student("Ana", "", "a@b.c")),
+        (":name: Ana\n    :sid: \n    :email: ~", Student("Ana", "", "")),
+        (":name: 'Null'\n    :sid: null", Student("Null", "", "")),
+        (":name: No\n    :sid: '1'", Student("No", "1", "")),
+        (':name: "No\\u00EBl \\u4F1F"', Student("Noël 伟", "", "")),
+        (":name: Žofia Nuñez", Student("Žofia Nuñez", "", "")),
+        ("name: Ana\n    sid: '1'", Student("Ana", "1", "")),  # without Ruby's colons
+        (':name: "two\\n lines"', Student("two lines", "", "")),
+    ],
+)
+def test_what_a_student_is_called_is_text(fields, student):
+    assert person(fields) == student
+
+
+def test_a_group_has_several_students_and_a_submission_may_have_none():
+    text = f"submission_1:\n{PERSON}  - :name: Bo\nsubmission_2:\n  :submitters: []\n"
+    found = students(text)
+    assert [student.name for student in found["submission_1"]] == ["Ana", "Bo"]
+    assert found["submission_2"] == ()
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        'output: "a\n...\nb"',  # three dots that a test printed, in a quoted text
+        'output: "a\n---\nb"',
+        "output: |-\n      a\n...\n    score: 1",
+        "output: 'a\n\n'",  # a closing quote in the first column
+    ],
+)
+def test_a_line_of_dots_does_not_end_the_file(output):
+    text = f"submission_1:\n{PERSON}  :results:\n    {output}\n...\nsubmission_2:\n{PERSON}"
+    assert {id: len(people) for id, people in students(text).items()} == {"submission_1": 1, "submission_2": 1}
+
+
+def test_tags_of_ruby_are_no_obstacle():
+    text = f"submission_1: !ruby/hash:ActiveSupport::HashWithIndifferentAccess\n{PERSON}"
+    assert students(text)["submission_1"][0].name == "Ana"
+
+
+def test_an_entry_that_is_no_yaml_costs_its_own_names_only():
+    text = f"submission_1:\n{PERSON}submission_2:\n  :submitters: [\nsubmission_3:\n{PERSON}"
+    entries, warnings = parse_metadata(text)
+    assert {id: len(people) for id, (people, _) in entries.items()} == {
+        "submission_1": 1,
+        "submission_2": 0,
+        "submission_3": 1,
+    }
+    assert len(warnings) == 1 and "submission_2" in warnings[0]
+
+
+def test_nobody_takes_anothers_place_by_printing_yaml():
+    forged = f"submission_1:\n{PERSON.replace('Ana', 'Mallory')}"
+    text = f"submission_1:\n{PERSON}submission_2:\n{PERSON}  :results: [\n{forged}submission_3:\n{PERSON}"
+    entries, warnings = parse_metadata(text)
+    assert entries["submission_1"][0] == () and any("submission_1" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", ":\n  : :\n :::bad", "submission_1: [\n"])
+def test_what_is_no_metadata_is_refused(tmp_path, text):
+    write(tmp_path, {"submission_metadata.yml": text})
+    with pytest.raises(BadExport):
+        read_export(Files(tmp_path))
+
+
+# Folders and zips
+
+EXPORT = {
+    "submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n  :submitters: []\nsubmission_3:\n  :submitters: []\n",
+    ".DS_Store": b"\0",
+    "submission_1/student/memory.py": "x = 1",
+    "submission_1/.DS_Store": b"\0",
+    "submission_1/__MACOSX/._memory.py": b"\0",
+    "submission_2/hw.zip": b"PK\3\4 cut off",
+    "submission_4/napkin.py": "y = 1",
+}
+
+
+def zipped(files: dict[str, str | bytes], prefix: str = "") -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(prefix + name, content)
+    return data.getvalue()
+
+
+@pytest.fixture(params=["folder", "folder in a folder", "zip", "zip without its folder", "zip made again on a Mac"])
+def exported(request, tmp_path) -> Path:
+    """An export in each form that it comes in."""
+    if request.param == "folder":
+        return write(tmp_path / "e", EXPORT)
+    if request.param == "folder in a folder":
+        write(tmp_path / "e" / "assignment_5_export", EXPORT)
+        return tmp_path / "e"
+    files, prefix = EXPORT, "" if "without" in request.param else "assignment_5_export/"
+    if "Mac" in request.param:
+        noise = {"__MACOSX/._submission_1": b"\0", "__MACOSX/submission_metadata.yml": b"\0"}
+        files = {**noise, **EXPORT}
+    (tmp_path / "e.zip").write_bytes(zipped(files, prefix))
+    return tmp_path / "e.zip"
+
+
+def read(path: Path) -> tuple[Files, Export]:
+    files = Files(path)
+    return files, read_export(files)
+
+
+def test_every_form_of_an_export_reads_the_same(exported):
+    files, export = read(exported)
+    assert [(one.id, len(one.students), one.has_files) for one in export.handed_in] == [
+        ("submission_1", 1, True),
+        ("submission_2", 0, True),
+        ("submission_3", 0, False),
+        ("submission_4", 0, True),
+    ]
+    assert [warning.split()[0] for warning in export.warnings] == ["submission_4", "submission_3"]
+    assert dict(files.read("submission_1", MODULES).files) == {"memory.py": b"x = 1"}
+    assert dict(files.read("submission_4", MODULES).files) == {"napkin.py": b"y = 1"}
+    with pytest.raises(UnreadableSubmission):
+        files.read("submission_2", MODULES)
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+def test_a_zip_that_gradescope_has_not_unpacked_is_read(tmp_path, as_zip):
+    inner = zipped({"student/memory.py": "z = 1"})
+    files = {"submission_metadata.yml": f"submission_1:\n{PERSON}", "submission_1/Homework.ZIP": inner}
+    write(tmp_path / "e", files)
+    (tmp_path / "e.zip").write_bytes(zipped(files))
+    opened = Files(tmp_path / ("e.zip" if as_zip else "e"))
+    assert dict(opened.read("submission_1", MODULES).files) == {"memory.py": b"z = 1"}
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("submission_metadata.yml", f"submission_1:\n{PERSON}")
+        archive.writestr("submission_1/hw.zip", b"\0" * (65 << 20))
+    (tmp_path / "e.zip").write_bytes(data.getvalue())
+    with pytest.raises(UnreadableSubmission, match="larger"):
+        Files(tmp_path / "e.zip").read("submission_1", MODULES)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "empty folder", "no zip", "zip of something else"])
+def test_what_is_no_export_is_refused_with_one_line(tmp_path, kind):
+    path = tmp_path / "e"
+    if kind == "empty folder":
+        path.mkdir()
+    elif kind == "no zip":
+        path.write_bytes(b"PK\3\4 cut")
+    elif kind == "zip of something else":
+        path.write_bytes(zipped({"a": "b"}))
+    with pytest.raises(BadExport) as error:
+        read_export(Files(path))
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_submissions_are_in_the_order_of_their_numbers(tmp_path):
+    text = "".join(f"submission_{number}:\n  :submitters: []\n" for number in (100, 9, 20))
+    write(tmp_path, {"submission_metadata.yml": text})
+    assert [one.id for one in read(tmp_path)[1].handed_in] == ["submission_9", "submission_20", "submission_100"]
+
+
+def test_one_student_in_two_submissions_is_noticed(tmp_path):
+    write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n{PERSON}"})
+    assert any("same student" in warning for warning in read(tmp_path)[1].warnings)

@@ -1,0 +1,245 @@
+"""A class is graded whole whatever happens meanwhile: killed workers, a killed grader, a full disk, a second run on the same folder."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autograder.tests import traces
+from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results, small_tree
+from autograder.tests.handed_in import reference, replaced
+from autograder.tests.running import Command, open_folder, run, started
+
+MIXED = {
+    "submission_1": GOOD,
+    "submission_2": WRONG,
+    "submission_3": {"hw.zip": b"PK\3\4 cut off"},
+    "submission_4": {},
+    "submission_5": {"student/strides.py": b"def broken(:\n"},
+    "submission_6": {"student/strides.py": b"raise SystemExit(0)\n"},
+    "submission_7": {"student/strides.py": b"x = " + b"(" * 5000 + b")" * 5000},
+}
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that is not closed to other users."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def tree(place) -> Path:
+    """The grader with one part."""
+    return small_tree(place)
+
+
+@pytest.fixture(scope="module")
+def mixed(place, tree) -> Path:
+    """A class of all kinds, graded by two workers."""
+    out = place / "mixed-out"
+    code, printed, err = run("class", export(place / "mixed", MIXED), "--out", out, "--workers", 2, tree=tree)
+    assert code == 0, err
+    assert "Traceback" not in err
+    # Whoever has no grade is named, with the reason.
+    assert [line.split(":")[0] for line in err.splitlines() if line.startswith("submission_")] == [
+        "submission_3",
+        "submission_4",
+    ]
+    assert "6 of 7 submissions graded" in printed
+    return out
+
+
+def test_one_bad_submission_costs_only_itself(mixed):
+    lines = grades(mixed)
+    assert {id: (line["Status"], line["Total Score"]) for id, line in lines.items()} == {
+        "submission_1": ("graded", "13"),
+        "submission_2": ("graded", "12"),
+        "submission_3": ("unreadable", ""),  # no zero, which would look like a mark
+        "submission_4": ("no files", "0"),
+        "submission_5": ("graded", "0"),
+        "submission_6": ("graded", "0"),
+        "submission_7": ("graded", "0"),
+    }
+    assert lines["submission_2"]["4.2 strides.flat_index"] == "0"
+    assert lines["submission_1"]["SID"] == "0000" and lines["submission_1"]["Email"] == "s0000@x.edu"
+    assert "not a folder" in lines["submission_3"]["Why not graded"] or "zip" in lines["submission_3"]["Why not graded"]
+
+
+def test_every_submission_has_a_results_file_that_says_what_it_is(mixed):
+    found = results(mixed)
+    assert set(found) == set(MIXED)
+    assert found["submission_3"]["extra_data"]["status"] == "unreadable"
+    assert {test["score"] for test in found["submission_3"]["tests"]} == {0}
+    lost = [test for test in found["submission_2"]["tests"] if test["status"] == "failed"]
+    assert {test["extra_data"]["problem"] for test in lost} == {"strides.flat_index"}
+
+
+def workers_of(command: Command) -> list[int]:
+    """Return the pids of the workers of a run: forks of the grader that have a submission, and no zygote below them."""
+    return [pid for pid in traces.descendants(command.process.pid) if traces.parent(pid) == command.process.pid][1:]
+
+
+def test_killed_at_any_point_nothing_is_lost_torn_or_graded_twice(place, tree, mixed):
+    """And the results are the same with one worker as with two."""
+    out = place / "killed-out"
+    written: dict[str, int] = {}
+    for seconds in (0.3, 1.1):
+        with started("class", place / "mixed", "--out", out, "--workers", 1, tree=tree) as command:
+            count = len(written)
+            assert traces.eventually(lambda: len(files(out)) > count, 60)  # noqa: B023
+            time.sleep(seconds)
+            command.process.kill()
+            command.end()
+            assert traces.eventually(command.has_left_nothing)
+        now = files(out)
+        assert all(now[name] == written[name] for name in written if "submission_3" not in name)
+        written = now
+        results(out)  # each is whole
+    code, printed, err = run("class", place / "mixed", "--out", out, "--workers", 1, tree=tree)
+    assert code == 0, err
+    assert "are graded already" in printed
+    now = files(out)
+    assert all(now[name] == written[name] for name in written if "submission_3" not in name)
+    assert results(out) == results(mixed)
+    assert [path.name for path in out.rglob("*") if path.name.startswith(".")] == [".lock"]
+
+
+def files(out: Path) -> dict[str, int]:
+    """Return the results files, and which file of the disk each is: one that is written again is another."""
+    return {path.parent.name: path.stat().st_ino for path in out.glob("results/*/results.json")}
+
+
+def test_ctrl_c_leaves_nothing_behind_and_says_how_to_go_on(place, tree):
+    folder = export(place / "stopped", {"submission_1": SLOW, "submission_2": SLOW})
+    with started("class", folder, "--out", place / "stopped-out", "--workers", 2, tree=tree) as command:
+        assert traces.eventually(lambda: len(workers_of(command)) == 2, 60)
+        command.signal(signal.SIGINT, whole_group=True)
+        code, _, err = command.end()
+        assert code == 130 and err.splitlines()[-1].startswith("class: stopped"), err
+        assert "Traceback" not in err
+        assert traces.eventually(command.has_left_nothing)
+
+
+def test_a_dead_worker_costs_only_its_own_submission_and_is_tried_again(place, tree):
+    folder = export(place / "dead", {"submission_1": SLOW, "submission_2": GOOD})
+    out = place / "dead-out"
+    with started("class", folder, "--out", out, "--workers", 1, tree=tree) as command:
+        for _ in range(2):
+            assert traces.eventually(lambda: len(workers_of(command)) == 1, 60)
+            (worker,) = workers_of(command)
+            os.kill(worker, signal.SIGKILL)
+            assert traces.eventually(lambda: worker not in workers_of(command))  # noqa: B023
+        code, _, err = command.end()
+        assert code == 0 and "submission_1: crashed: the worker was ended by SIGKILL" in err, err
+        assert traces.eventually(command.has_left_nothing)
+    lines = grades(out)
+    assert (lines["submission_1"]["Status"], lines["submission_1"]["Total Score"]) == ("crashed", "")
+    assert (lines["submission_2"]["Status"], lines["submission_2"]["Total Score"]) == ("graded", "13")
+    code, _, err = run("class", folder, "--out", out, tree=tree)  # a crash is no grade, so it is tried again
+    assert code == 0, err
+    assert (grades(out)["submission_1"]["Status"], grades(out)["submission_1"]["Total Score"]) == ("graded", "12")
+
+
+def test_a_second_run_on_one_folder_is_refused_and_names_the_first(place, tree):
+    folder = export(place / "twice", {"submission_1": SLOW})
+    with started("class", folder, "--out", place / "twice-out", tree=tree) as first:
+        assert traces.eventually(
+            lambda: (place / "twice-out" / ".lock").exists() and (place / "twice-out" / ".lock").read_text() != ""
+        )
+        code, out, err = run("class", folder, "--out", place / "twice-out", tree=tree)
+        assert code == 2 and out == "" and len(err.splitlines()) == 1
+        assert f"in use by process {first.process.pid} on " in err
+        first.signal(signal.SIGTERM)
+        assert first.end()[0] == 143
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")
+def test_a_full_disk_stops_the_run_and_loses_nothing(place, tree):
+    out = place / "full-out"
+    out.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", out], capture_output=True).returncode:
+        pytest.skip("this container may not mount a file system")
+    try:
+        folder = export(place / "full", {f"submission_{i}": GOOD for i in range(1, 9)})
+        code, _, err = run("class", folder, "--out", out, "--workers", 1, tree=tree)
+        assert code == 2 and "No space left on device" in err.splitlines()[-1] and "Traceback" not in err, err
+        kept = files(out)
+        assert 0 < len(kept) < 8
+        assert {found["extra_data"]["status"] for found in results(out).values()} == {"graded"}
+        assert not list(out.rglob("*.json.*"))
+        subprocess.run(["mount", "-o", "remount,size=8m", out], check=True)
+        code, _, err = run("class", folder, "--out", out, "--workers", 1, tree=tree)
+        assert code == 0, err
+        assert {line["Total Score"] for line in grades(out).values()} == {"13"} and len(grades(out)) == 8
+        assert kept.items() <= files(out).items()
+    finally:
+        subprocess.run(["umount", out], check=True)
+
+
+def test_nobody_is_graded_if_the_reference_does_not_get_full_marks(place):
+    folder = place / "broken"
+    folder.mkdir()
+    tree = small_tree(folder)
+    solution = tree / "reference" / "strides.py"
+    another_each_time = "def flat_index(*args, **kwargs):\n    return id(object())\n"
+    solution.write_text(replaced(reference("strides"), "flat_index", another_each_time), encoding="utf-8")
+    code, _, err = run(
+        "class", export(place / "nobody", {"submission_1": GOOD}), "--out", place / "nobody-out", tree=tree
+    )
+    assert code == 1 and err.startswith("class: the reference gets 12 of 13 points, so nobody is graded")
+    assert not list((place / "nobody-out").glob("results/*"))
+
+
+def test_grades_of_another_version_of_the_grader_are_not_mixed(place, mixed):
+    folder = place / "other"
+    folder.mkdir()
+    tree = small_tree(folder)
+    (tree / "autograder" / "settings.toml").write_text("seed = 1\ntotal_seconds = 480\n", encoding="utf-8")
+    code, out, err = run("class", place / "mixed", "--out", mixed, tree=tree)
+    assert code == 2 and "another version of the grader" in err and len(err.splitlines()) == 1
+
+
+def test_a_submission_that_has_changed_is_graded_again(place, tree):
+    folder = export(place / "changed", {"submission_1": GOOD, "submission_2": WRONG})
+    out = place / "changed-out"
+    assert run("class", folder, "--out", out, tree=tree)[0] == 0
+    before = files(out)
+    export(folder, {"submission_1": GOOD, "submission_2": GOOD})
+    assert run("class", folder, "--out", out, tree=tree)[0] == 0
+    assert grades(out)["submission_2"]["Total Score"] == "13"
+    assert files(out)["submission_1"] == before["submission_1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere", "--out", "x"], "there is no folder"),
+        (["mixed", "--out", "mixed"], "is the export, or inside it"),
+        (["mixed", "--out", "/dev/null/x"], "cannot write into"),
+        (["mixed", "--out", "x", "--workers", "0"], "usage"),
+        (["mixed"], "usage"),
+    ],
+)
+def test_bad_input_is_refused(place, tree, mixed, arguments, words):
+    arguments = [place / argument if argument in ("nowhere", "mixed", "x") else argument for argument in arguments]
+    code, out, err = run("class", *arguments, tree=tree)
+    assert code == 2 and words in err and "Traceback" not in err and out == ""
+    assert words == "usage" or len(err.splitlines()) == 1
+
+
+def test_an_invented_class_is_the_same_for_the_same_seed(place):
+    for name in ("a", "b"):
+        code, out, _ = run("synthetic", "--out", place / name, "--students", 5, "--seed", 3)
+        assert code == 0 and "5 invented submissions" in out
+    first, second = (
+        {path.relative_to(place / name): path.read_bytes() for path in (place / name).rglob("*") if path.is_file()}
+        for name in ("a", "b")
+    )
+    assert first == second
+    code, out, err = run("synthetic", "--out", place / "a")
+    assert code == 2 and "name a folder that is not there yet" in err and len(err.splitlines()) == 1
