@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from autograder.classroom.export import Student
+from autograder.misconceptions import misconceptions
 from handout.problems import load_assignment
 
 ROOT = Path(__file__).parents[2]
@@ -181,14 +182,18 @@ def _equivalents(part: str) -> list[str]:
 
 
 @cache
-def _known_wrong(part: str) -> list[list[list[str]]]:
-    variants = json.loads((_TESTS / "known_wrong" / f"{part}.json").read_text(encoding="utf-8"))
-    edits: list[list[list[str]]] = [variant["edits"] for variant in variants.values()]
-    random.Random(part).shuffle(edits)
-    return edits
+def _known_wrong(part: str) -> list[list[tuple[str, str]]]:
+    """Return the mistakes of a part as edits of the reference, the likelier first."""
+    found = [[(edit.old, edit.new) for edit in wrong.edits] for wrong in misconceptions(part) if "+" not in wrong.name]
+    path = _TESTS / "known_wrong" / f"{part}.json"
+    if path.exists():
+        others = [variant["edits"] for variant in json.loads(path.read_text(encoding="utf-8")).values()]
+        random.Random(part).shuffle(others)
+        found += [[(old, new) for old, new in edits] for edits in others]
+    return found
 
 
-def _edited(source: str, edits: list[list[str]]) -> str:
+def _edited(source: str, edits: list[tuple[str, str]]) -> str:
     """Return the source with a mistake in it, or as it is if an earlier mistake stands in the way."""
     changed = source
     for old, new in edits:
