@@ -1,0 +1,58 @@
+"""What a wrong answer is explained by. That each misconception is named, and no other in its place, is `make verify`'s to check."""
+
+import pytest
+
+from autograder.misconceptions import Drifted, Edit, edited, misconceptions
+from autograder.tests.handed_in import reference, replaced, write
+
+NAPKIN = {known.name: known for known in misconceptions("napkin")}
+
+
+def lost(grader, folder, source):
+    """Return the rows that a version of `napkin` loses, by the names of their functions."""
+    grade = grader.grade(write(folder, {"napkin.py": source}))
+    rows = [row for row in grade["rows"] if row["problem"].startswith("napkin.") and row["outcome"] == "failed"]
+    return {row["test"].partition("::")[2]: row for row in rows}
+
+
+def with_body(name, body):
+    """Return the reference's `napkin` with another function of that name, which takes anything."""
+    return replaced(reference("napkin"), name, f"def {name}(*args, **kwargs):\n    {body}\n")
+
+
+def test_a_mistake_written_in_other_words_is_named_in_the_row_and_read_first(grader, tmp_path):
+    body = "n, d = args or kwargs.values()\n    return n * d * 4.0 if min(n, d) >= 0 else 1 / 0"
+    rows = lost(grader, tmp_path / "s", with_body("training_flops", body))
+    row = rows["test_training_flops_are_those_that_pytorch_counts"]
+    assert row["misconception"] == "backward_like_forward"
+    assert row["output"].startswith(NAPKIN["backward_like_forward"].says + "\n")
+
+
+@pytest.mark.parametrize(
+    "body", ["return 17.25", "raise NotImplementedError", "raise KeyError", "return [1]", "import os; os._exit(3)"]
+)
+def test_what_no_misconception_answers_gets_no_name(grader, tmp_path, body):
+    rows = lost(grader, tmp_path / "s", with_body("training_days", body))
+    assert rows and not any(row["misconception"] for row in rows.values())
+
+
+def test_a_misconception_that_loses_a_row_which_the_student_has_passed_is_not_theirs(grader, tmp_path):
+    # In the row that it loses it answers as "one_state" does for one state, but "one_state" loses the row before as well.
+    rows = lost(grader, tmp_path / "s", NAPKIN["always_two_states"].source())
+    assert {name: row["misconception"] for name, row in rows.items()} == {
+        "test_bytes_per_parameter_counts_the_states_that_there_are": "always_two_states"
+    }
+
+
+def test_the_one_that_explains_more_rows_is_named_in_all_of_them(grader, tmp_path):
+    rows = lost(grader, tmp_path / "s", NAPKIN["one_state"].source())
+    assert len(rows) == 2 and {row["misconception"] for row in rows.values()} == {"one_state"}
+
+
+def test_an_edit_that_no_longer_applies_is_an_error():
+    with pytest.raises(Drifted, match="0 times"):
+        edited("napkin", [Edit("never there", "")])
+    with pytest.raises(Drifted, match="times instead of once"):
+        edited("napkin", [Edit("return", "")])
+    with pytest.raises(Drifted, match="overlap"):
+        edited("napkin", [Edit("float(6 * num_parameters", ""), Edit("6 * num_parameters * num_tokens)", "")])
