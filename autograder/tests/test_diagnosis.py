@@ -37,10 +37,15 @@ def test_what_no_misconception_answers_gets_no_name(grader, tmp_path, body):
 
 
 def test_a_misconception_that_loses_a_row_which_the_student_has_passed_is_not_theirs(grader, tmp_path):
-    # In the row that it loses it answers as "one_state" does for one state, but "one_state" loses the row before as well.
-    rows = lost(grader, tmp_path / "s", NAPKIN["always_two_states"].source())
+    # Right until it is asked for no states at all, which only the second row does. From then on it answers as "one_state".
+    right = "num_states * state_dtype.itemsize"
+    assert reference("napkin").count(right) == 1
+    source = reference("napkin").replace(right, "states(num_states) * state_dtype.itemsize") + (
+        "\nasked = []\n\ndef states(number):\n    asked.append(number)\n    return 1 if 0 in asked else number\n"
+    )
+    rows = lost(grader, tmp_path / "s", source)
     assert {name: row["misconception"] for name, row in rows.items()} == {
-        "test_bytes_per_parameter_counts_the_states_that_there_are": "always_two_states"
+        "test_bytes_per_parameter_counts_the_states_that_there_are": ""
     }
 
 
