@@ -7,7 +7,7 @@ holds, the generators' states) and where whatever it does to its process ends wi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -147,7 +147,8 @@ def _likeness(question: Question, ours: Outcome) -> _Likeness:
     if not isinstance(ours, Reply) or not isinstance(theirs, Reply):
         return _Likeness.NONE
     same = partial(_same, ours.value, theirs.value)
-    if not same(question.tolerance):
+    # A wrong answer may well be NaN or infinite.
+    if not same(replace(question.tolerance, finite=False)):
         return _Likeness.NONE
     return _Likeness.EXACT if same(_EXACTLY) else _Likeness.WITHIN_TOLERANCE
 

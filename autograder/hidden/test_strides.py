@@ -435,7 +435,7 @@ def test_sliding_windows_copies_nothing(compare, observe, seed):
     pairs = [(x, x.unfold(-1, 3, 2)) for x in some_tensors(seed)]
     for x, windows in observe("strides.sliding_windows", probe, like=pairs):
         shared = x.untyped_storage().data_ptr() == windows.untyped_storage().data_ptr()
-        assert shared, "sliding_windows: the windows lie in a storage of their own: a copy"
+        assert shared, "The windows lie in a storage of their own: somewhere on the way there is a copy."
 
     def probe_refusals(lib):
         x = torch.arange(20.0).view(4, 5)
