@@ -5,6 +5,7 @@ of the memory that children are forked from, and glibc and Python take settings 
 """
 
 import os
+import signal
 import sys
 
 _ENVIRONMENT = {
@@ -21,18 +22,24 @@ _KEPT = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "TMPDIR", "LD_LIBRARY_PATH")
 _SANDBOXED = ("grade", "verify", "class")
 
 
-def _start_clean() -> None:
-    """Replace this process by itself in a clean environment, once."""
+def start_clean(program: str) -> None:
+    """Replace this process by `program` in a clean environment, once, if its command runs student code."""
+    if len(sys.argv) < 2 or sys.argv[1] not in _SANDBOXED or {"-h", "--help"} & set(sys.argv):
+        return
     environment = _ENVIRONMENT | {name: os.environ[name] for name in _KEPT if name in os.environ}
     if dict(os.environ) != environment:
-        os.execve(sys.executable, [sys.executable, "-s", os.path.abspath(__file__), *sys.argv[1:]], environment)
-
-
-if len(sys.argv) > 1 and sys.argv[1] in _SANDBOXED and not {"-h", "--help"} & set(sys.argv):
-    _start_clean()
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, {signal.SIGINT}
+        )  # Python, starting over, would take it for KeyboardInterrupt
+        os.execve(sys.executable, [sys.executable, "-s", os.path.abspath(program), *sys.argv[1:]], environment)
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from autograder.commands import main
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # until `main` can say that it was stopped, Ctrl-C ends this without a word
+    start_clean(__file__)
+    from autograder.commands import main
+
     sys.exit(main(sys.argv[1:]))

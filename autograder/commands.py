@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from autograder.settings import BadSettings, load_settings
 from handout.problems import BadProblems, load_assignment
 
 if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
@@ -32,12 +33,15 @@ class Stopped(BaseException):
 
 def main(arguments: list[str]) -> int:
     """Run one command and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m autograder", description="Grade submissions.")
+    parser = Parser(prog="python -m autograder", description="Grade submissions.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     grade = commands.add_parser("grade", help="grade one submission and write results.json")
     grade.add_argument("submission", type=Path, help="a folder or a zip")
     grade.add_argument("--out", type=Path, default=Path("results.json"), help="where to write (default: %(default)s)")
+    grade.add_argument(
+        "--metadata", type=Path, help="Gradescope's submission_metadata.json: what a student does then ends in a result"
+    )
     _isolation(grade)
     verify = commands.add_parser("verify", help="check that known submissions get what they must")
     verify.add_argument("--quick", action="store_true", help="only the reference and the stubs, no misconceptions")
@@ -51,11 +55,13 @@ def main(arguments: list[str]) -> int:
     classroom.add_to(commands)
 
     options = parser.parse_args(arguments)
-    for number in STOPPING:
-        signal.signal(number, _stop)
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        for number in STOPPING:
+            signal.signal(number, _stop)
         if options.command == "grade":
-            return _grade(options.submission, options.out, options.isolation)
+            return _grade(options.submission, options.out, options.isolation, options.metadata)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         if options.command == "verify":
             return _verify(options.isolation, options.quick)
         if options.command in classroom.COMMANDS:
@@ -72,11 +78,19 @@ def main(arguments: list[str]) -> int:
 
         stubs()
         return 0
-    except BadProblems as error:
+    except (BadProblems, BadSettings) as error:
         return refuse(options.command, error)
     except Stopped as stop:
         print(f"{options.command}: stopped", file=sys.stderr)
         return stop.exit_status
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with an argument in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with that line."""
+        self.exit(BAD_INPUT, f"{self.prog}: {message}; --help says more\n")
 
 
 def _isolation(parser: argparse.ArgumentParser) -> None:
@@ -105,19 +119,31 @@ def refuse(command: str, text: object) -> int:
     return BAD_INPUT
 
 
-def _grade(path: Path, out: Path, isolation: str) -> int:
-    from autograder.submission import UnreadableSubmission, read_submission
+def _grade(path: Path, out: Path, isolation: str, metadata: Path | None) -> int:
+    from autograder.submission import Submission, UnreadableSubmission, read_submission
 
     assignment = load_assignment()
     try:
-        submission = read_submission(path, frozenset(part.id for part in assignment.parts))
-        _check_writable(out, path)
+        try:
+            _check_writable(out, path)
+            _set_aside(out)
+        finally:  # an order to stop that came earlier leaves no results of another submission there either
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        try:
+            submission = read_submission(path, frozenset(part.id for part in assignment.parts))
+        except UnreadableSubmission as error:
+            if metadata is None:
+                raise CannotGrade(error) from None
+            submission = Submission({}, "", (str(error),))  # a student's doing: every row at 0, and why
         with _sandbox(isolation) as sandbox:
             from autograder.grade import Grade
             from autograder.gradescope import results, write_results
             from autograder.plugin import Suites, run_suites
             from autograder.scoreboard import Watch, print_grade
 
+            load_settings()
+            if metadata is not None and _repeats_results(metadata, out):
+                return 0
             start = time.monotonic()
             known: list[Grade] = []
 
@@ -136,17 +162,32 @@ def _grade(path: Path, out: Path, isolation: str) -> int:
                 run_suites(sandbox, assignment, job)
             except BaseException:
                 end_if_stopped()
-                # Our fault: no file that looks like a mark, neither ours nor an older one, so that it is graded again.
-                out.unlink(missing_ok=True)
+                out.unlink(missing_ok=True)  # our fault: no file that looks like a mark, so that it is graded again
                 raise
         print_grade(known[0], assignment)
         return 0
-    except (UnreadableSubmission, CannotGrade) as error:
+    except CannotGrade as error:
         return refuse("grade", error)
-    except Exception:
-        traceback.print_exc()
-        print("grade: the grader failed, so there is no grade; the traceback above says where", file=sys.stderr)
-        return 1
+    except BadSettings:
+        raise
+    except Exception as error:
+        return _blame_ourselves("grade", "there is no grade", error)
+
+
+def _repeats_results(metadata: Path, out: Path) -> bool:
+    """Write the results of the submission before if this one is beyond the rate limit; tell whether it is."""
+    from autograder.gradescope import BadMetadata, over_the_limit, read_metadata, write_results
+
+    try:
+        repeated = over_the_limit(read_metadata(metadata), load_settings())
+    except BadMetadata as error:
+        print(f"grade: no rate limit for this submission: {error}", file=sys.stderr)
+        return False
+    if repeated is None:
+        return False
+    write_results(out, repeated)
+    print("not graded: beyond the rate limit, so the results of the submission before were written")
+    return True
 
 
 def _verify(isolation: str, quick: bool) -> int:
@@ -154,9 +195,32 @@ def _verify(isolation: str, quick: bool) -> int:
         with _sandbox(isolation) as sandbox:
             from autograder.verify import verify
 
+            load_settings()
             return verify(sandbox, load_assignment(), quick)
     except CannotGrade as error:
         return refuse("verify", error)
+    except (BadSettings, BadProblems):
+        raise
+    except Exception as error:
+        return _blame_ourselves("verify", "nothing is verified", error)
+
+
+def _blame_ourselves(command: str, outcome: str, error: Exception) -> int:
+    """Say in one line what is wrong with the grader, below the traceback if the line is not all that there is to say."""
+    reason = f"{type(error).__name__}: {error}"
+    if type(error).__name__ in ("SuiteBroken", "SandboxBroken"):  # their words are a sentence for staff
+        reason, _, details = str(error).partition("\n")
+        if details:
+            print(details, file=sys.stderr)
+        if (cause := error.__cause__) is not None:
+            reason += f": {type(cause).__name__}: {cause}"
+            if frames := traceback.extract_tb(cause.__traceback__):
+                reason += f" ({frames[-1].filename}:{frames[-1].lineno})"
+            traceback.print_exc()
+    else:
+        traceback.print_exc()
+    print(f"{command}: the grader failed, so {outcome}: {reason}", file=sys.stderr)
+    return 1
 
 
 class CannotGrade(Exception):
@@ -176,6 +240,15 @@ def _check_writable(out: Path, submission: Path) -> None:
             pass
     except OSError as error:
         raise CannotGrade(f"cannot write {out}: {error.strerror}") from None
+
+
+def _set_aside(out: Path) -> None:
+    """Move what stands at `out` to `out`~: from here on there are results of this submission there, or none."""
+    try:
+        if out.exists():
+            out.replace(out.with_name(f"{out.name}~"))
+    except OSError as error:
+        raise CannotGrade(f"cannot replace {out}: {error.strerror}") from None
 
 
 @contextmanager

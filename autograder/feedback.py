@@ -60,8 +60,16 @@ class Reader:
         """Explain that a part's file was not handed in."""
         where = f" in {self.submission.origin}/" if self.submission.origin else ""
         names = sorted(self.submission.files)
+        file = f"{part}.py"
+        for name in names:
+            if name == f"{part}/__init__.py":
+                return Feedback(
+                    f"{file} was not found{where}, but {name} was: hand in one file, {file}.", "", "missing"
+                )
+            if name.lower() == file:
+                return Feedback(f"{file} was not found{where}, but {name} was: call it {file}.", "", "missing")
         found = ", ".join([*names[:20], "and more"] if len(names) > 20 else names) or "no Python file of the assignment"
-        return Feedback(f"{part}.py was not found{where}. Found: {found}.", "", "missing")
+        return Feedback(f"{file} was not found{where}. Found: {found}.", "", "missing")
 
     def missing_name(self, problem: str) -> Feedback:
         """Explain that a module does not define what it should."""

@@ -19,8 +19,6 @@ class Row:
     test: str  # "test_optimizers.py::test_adamw_follows_the_reference"
     name: str  # the sentence that the student reads
     max_score: float
-    visibility: str = "visible"
-    tags: tuple[str, ...] = ()
     outcome: Outcome = "not graded"
     output: str = "Not graded: grading ended before this test. This is not your fault."  # what the student reads
     staff: str = ""  # what only staff read
@@ -50,6 +48,17 @@ class Grade:
     rows: tuple[Row, ...]
     isolation: Literal["full", "process"]
     notes: tuple[str, ...] = ()  # about the submission as a whole, for the student to read
+    held_out_loss: float | None = None  # for the leaderboard: of the weights that their training reached
+
+    @property
+    def rows_run(self) -> int:
+        """How many rows are decided."""
+        return sum(row.outcome != "not graded" for row in self.rows)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all are; else the score is not a mark yet."""
+        return self.rows_run == len(self.rows)
 
     @property
     def score(self) -> float:

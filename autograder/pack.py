@@ -1,6 +1,9 @@
 """`make autograder`: pack what Gradescope gets into `dist/autograder.zip`, and a Dockerfile for its manual mode beside it."""
 
+import hashlib
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from tests.submission import pack, write_atomically
@@ -41,13 +44,31 @@ def autograder_files(root: Path = _ROOT) -> dict[str, bytes]:
     Raises:
         FileNotFoundError: if something that belongs there is missing.
     """
-    files = {name: (root / "autograder" / "platform" / name).read_bytes() for name in _PLATFORM}
+    return {name: (root / "autograder" / "platform" / name).read_bytes() for name in _PLATFORM} | _grading_files(root)
+
+
+def _grading_files(root: Path) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
     for pattern in _FILES:
         paths = list(root.glob(pattern))
         if not paths:
             raise FileNotFoundError(f"the autograder needs {pattern}, and nothing matches it in {root}")
         files |= {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
     return files
+
+
+@cache
+def grader_version(root: Path = _ROOT) -> str:
+    """Return the project's version and a hash of all files that decide about a grade: "1.0+3f9c02ab".
+
+    So that results of a grader that somebody has edited in the middle of the term can be told from those before.
+    """
+    files = _grading_files(root)
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    found = re.search(r'^version = "(.+)"$', files["pyproject.toml"].decode(), re.M)
+    return f"{found[1] if found else '0'}+{digest.hexdigest()[:8]}"
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ import random
 import resource
 import sys
 import types
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 from autograder.compare import Tolerance, first_difference, misfit
 from autograder.sandbox.codec import plain, snapshot
 from autograder.sandbox.package import Package
+from autograder.settings import case_seed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,8 +45,8 @@ def run_probe(probe: Callable[[Any], Any], package: Package) -> Any:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A number of this case's own."""
-    return zlib.crc32(request.node.nodeid.encode())
+    """A number of this case's own, the same as in grading."""
+    return case_seed(request.node.name)
 
 
 @pytest.fixture

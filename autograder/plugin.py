@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -25,7 +24,7 @@ from autograder.judge import Judge, Memory, SuiteBroken
 from autograder.misconceptions import Misconception
 from autograder.sandbox import landlock
 from autograder.sandbox.client import Sandbox
-from autograder.settings import SETTINGS
+from autograder.settings import case_seed, load_settings
 from autograder.submission import Submission
 from handout.problems import Assignment
 
@@ -77,7 +76,7 @@ class Suites:
         tasks = [task for task in self.tasks if part in (None, task.row.part)]
         grade = replace(self.planned(part), notes=submission.notes)
         watch(grade)
-        until = time.monotonic() + SETTINGS.total_seconds
+        until = time.monotonic() + load_settings().total_seconds
         folder = self._sandbox.staging / secrets.token_hex(8)
         submission.write(folder)
         try:
@@ -118,8 +117,7 @@ class Suites:
                 self.judge.close_row(passed=feedback is None, last=last)
         if feedback is None:
             return replace(task.row, outcome="passed", output="")
-        shown = getattr(task.cases[0].function, "__hide_errors__", feedback.student)  # type: ignore[attr-defined]
-        return replace(task.row, outcome="failed", output=shown, staff=feedback.staff, cause=feedback.cause)
+        return replace(task.row, outcome="failed", output=feedback.student, staff=feedback.staff, cause=feedback.cause)
 
     def _run(self, case: pytest.Item) -> BaseException | None:
         """Run one case and return what it raised."""
@@ -169,8 +167,12 @@ def run_suites(sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites],
     """Collect the hidden suites and call `job` with them, inside pytest's session.
 
     Raises:
-        SuiteBroken: if they do not import, or their weights are not the problems' points.
+        SuiteBroken: if they or the reference are not all there, do not import, or their weights are not the problems' points.
     """
+    for folder, name in ((REFERENCE, "{}.py"), (suites, "test_{}.py")):
+        for part in assignment.graded_parts:
+            if not (folder / name.format(part.id)).is_file():
+                raise SuiteBroken(f"{folder / name.format(part.id)} is missing")
     plugin = _Plugin(sandbox, assignment, job)
     # Nothing of pytest's own configuration here: a pytest.ini or a conftest.py above must not change a grade.
     arguments = [*_ARGUMENTS, "-c", os.devnull, "--rootdir", str(suites), "--confcutdir", str(suites)]
@@ -180,7 +182,8 @@ def run_suites(sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites],
     if plugin.broken:
         raise plugin.broken
     if code != pytest.ExitCode.OK:
-        raise SuiteBroken(f"the hidden suites could not be collected:\n{plugin.errors}")
+        said = [line[1:].strip() for line in plugin.errors.splitlines() if line.startswith("E ")]
+        raise SuiteBroken(f"the hidden suites could not be collected: {''.join(said[-1:])}\n{plugin.errors}")
 
 
 class _Plugin:
@@ -227,7 +230,7 @@ class _Plugin:
     @pytest.fixture
     def seed(self, request: pytest.FixtureRequest) -> int:
         """A number of this case's own, from the term's seed."""
-        return zlib.crc32(f"{SETTINGS.seed} {request.node.name}".encode())
+        return case_seed(request.node.name)
 
     @pytest.fixture
     def compare(self) -> Callable[..., None]:
@@ -264,8 +267,7 @@ def plan(items: Sequence[pytest.Item], assignment: Assignment) -> tuple[_Task, .
         sentence = (function.__doc__ or "").strip().split("\n")[0]
         if problem is None or weight <= 0 or not sentence:
             raise SuiteBroken(f"{test} needs the @number of a graded problem, a @weight above 0 and a docstring")
-        visibility, tags = getattr(function, "__visibility__", "visible"), getattr(function, "__tags__", ())
-        row = Row(problem.number, problem.id, test, sentence, weight, visibility, tuple(tags))
+        row = Row(problem.number, problem.id, test, sentence, weight)
         tasks.append(_Task(row, cases))
     if len({task.row.test for task in tasks}) != len(tasks):
         raise SuiteBroken("two test functions have one name")

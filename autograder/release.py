@@ -4,12 +4,12 @@ The list below names what goes in, so that nothing private can get in by being n
 instructor who is solving a problem in `student/` gives nothing away.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autograder import stubs
+from autograder.commands import BAD_INPUT, Parser
 from handout.contract import commands
 from handout.problems import load_assignment
 from tests.submission import pack, write_atomically
@@ -82,7 +82,7 @@ def _matches(root: Path, pattern: str) -> Iterator[Path]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the zip and say what is in it; return 2 if something is missing."""
-    parser = argparse.ArgumentParser(prog="python -m autograder.release", description=(__doc__ or "").splitlines()[0])
+    parser = Parser(prog="python -m autograder.release", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist" / "student.zip", help="the zip to write")
     parser.add_argument("--languages", nargs="*", choices=LANGUAGES, default=["en"], help="of the handout that goes in")
     options = parser.parse_args(arguments)
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_atomically(options.output, data)
     except OSError as error:
         print(f"no release was made: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     print("\n".join(f"  {name}" for name in sorted(files)))
     print(f"{options.output}: {len(files)} files, {len(data) / 1024:.0f} KiB")
     return 0

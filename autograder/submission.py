@@ -10,6 +10,7 @@ import os
 import stat
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ _MOST_FILES = 500  # read
 _MOST_BYTES = 1 << 20  # of one file
 _MOST_BYTES_IN_ALL = 16 << 20
 _DEEPEST = 8
+_MOST_NOTES = 20  # on archives
 _LONGEST_NAME = 255  # bytes; what file systems allow
 _NOISE = frozenset({"__MACOSX", "__pycache__", "site-packages", "node_modules", "dist", "build"})
+_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 
 Listing = Mapping[PurePosixPath, Callable[[], bytes]]  # each Python file with what reads it
 
@@ -76,10 +79,11 @@ def read_submission(path: Path, modules: frozenset[str]) -> Submission:
 
 def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) -> Submission:
     """Find the package among the files of `listing`, as `read_submission` does; add to `notes` what is left out."""
-    counts: dict[PurePosixPath, int] = {}
-    for name in listing:
-        if name.stem in modules:
-            counts[name.parent] = counts.get(name.parent, 0) + 1
+    counts = Counter(name.parent for name in listing if name.stem in modules)
+    if not counts:
+        # A Memory.py or a memory/__init__.py shows which folder is meant; neither is taken for memory.py.
+        meant = (name.parent if name.name == "__init__.py" else name for name in listing)
+        counts = Counter(name.parent for name in meant if name.stem.lower() in modules)
     if not counts:
         return Submission({}, "", tuple(notes))
 
@@ -153,9 +157,16 @@ def _listed(path: Path, notes: list[str]) -> Iterator[Listing]:
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise UnreadableSubmission(f"{path} is neither a folder nor a zip that can be read ({error})") from None
         with archive:
-            yield in_zip(archive, archive.infolist())
+            yield in_zip(archive, archive.infolist(), notes)
     else:
         raise UnreadableSubmission(f"{path} is neither a folder nor a zip")
+
+
+def _note_archive(name: str, notes: list[str]) -> None:
+    """Tell who has packed their files twice."""
+    if name.lower().endswith(_ARCHIVES) and len(notes) < _MOST_NOTES and _wanted(PurePosixPath(name)):
+        shown = _shown(PurePosixPath(name))
+        notes.append(f"{shown} was not opened: if your files are in it, unpack it and hand in what it holds.")
 
 
 def _in_folder(top: Path, notes: list[str]) -> Listing:
@@ -179,6 +190,8 @@ def _in_folder(top: Path, notes: list[str]) -> Listing:
                 name = PurePosixPath(path.relative_to(top).as_posix())
                 if _wanted(name):
                     listing[name] = partial(_read_file, path)
+            elif file.lower().endswith(_ARCHIVES):
+                _note_archive(Path(folder, file).relative_to(top).as_posix(), notes)
     return listing
 
 
@@ -193,10 +206,11 @@ def _read_file(path: Path) -> bytes:
         return file.read(_MOST_BYTES + 1)
 
 
-def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
+def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], notes: list[str], below: str = "") -> Listing:
     """List the Python files among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
     listing = {}
     for entry in entries:
+        _note_archive(entry.filename[len(below) :].replace("\\", "/"), notes)
         if entry.filename.endswith(".py"):
             name = PurePosixPath(entry.filename[len(below) :].replace("\\", "/"))
             if _wanted(name):

@@ -168,16 +168,16 @@ def style() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build all documents; return 1, and say why, if that cannot be done."""
+    """Build all documents; return 2, and say why in a line, if that cannot be done."""
     parser = argparse.ArgumentParser(prog="python -m handout.build", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=HERE / "build", help="where the documents go")
     options = parser.parse_args(arguments)
     try:
         for file in Handout().build(options.folder):
             print(f"{file.name:16} {file.stat().st_size / 1024:7.0f} KiB")
-    except HandoutError as error:
+    except (HandoutError, OSError) as error:
         print(f"the handout was not built: {error}", file=sys.stderr)
-        return 1
+        return 2
     return 0
 
 

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -85,10 +86,27 @@ def load_assignment(path: Path = PROBLEMS) -> Assignment:
     """Read and check `problems.toml`.
 
     Raises:
-        BadProblems: if an id stands twice, or the points do not add up to the totals stated at the top of the file.
+        BadProblems: if it cannot be read, an id stands twice, or the points do not add up to the total stated at the top.
     """
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
-    parts = tuple(
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        assignment = Assignment(table["title"], _parts(table["parts"]))
+        stated = table["points"]
+        total = sum(problem.points for problem in assignment.problems if not problem.bonus)
+    except KeyError as error:
+        raise BadProblems(f"{path.name}: {error} is missing") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise BadProblems(f"{path.name}: {error}") from None
+    ids = [problem.id for problem in assignment.problems]
+    if repeated := {id for id in ids if ids.count(id) > 1}:
+        raise BadProblems(f"{path.name}: these ids stand more than once: {', '.join(sorted(repeated))}")
+    if total != stated:
+        raise BadProblems(f"{path.name}: the problems' points add up to {total}, not to {stated}")
+    return assignment
+
+
+def _parts(tables: list[dict[str, Any]]) -> tuple[Part, ...]:
+    return tuple(
         Part(
             id=part["id"],
             number=i,
@@ -99,13 +117,5 @@ def load_assignment(path: Path = PROBLEMS) -> Assignment:
                 for j, p in enumerate(part["problems"], start=1)
             ),
         )
-        for i, part in enumerate(table["parts"], start=1)
+        for i, part in enumerate(tables, start=1)
     )
-    assignment = Assignment(table["title"], parts)
-    ids = [problem.id for problem in assignment.problems]
-    if repeated := {id for id in ids if ids.count(id) > 1}:
-        raise BadProblems(f"{path.name}: these ids stand more than once: {', '.join(sorted(repeated))}")
-    total = sum(problem.points for problem in assignment.problems if not problem.bonus)
-    if total != table["points"]:
-        raise BadProblems(f"{path.name}: the problems' points add up to {total}, not to {table['points']}")
-    return assignment

@@ -104,7 +104,7 @@ class Files:
         entries = self._entries[id]
         notes: list[str] = []
         below = f"{self._prefix}{id}/"
-        submission = find_package(in_zip(self._archive, entries, below), modules, notes)
+        submission = find_package(in_zip(self._archive, entries, notes, below), modules, notes)
         zips = [entry for entry in entries if entry.filename.lower().endswith(".zip") and not entry.is_dir()]
         if submission.files or len(zips) != 1:
             return submission
@@ -126,7 +126,7 @@ class Files:
             if len(content) > _MOST_NESTED:
                 raise UnreadableSubmission(f"{name} is larger than {_MOST_NESTED >> 20} MiB")
             with zipfile.ZipFile(io.BytesIO(content)) as nested:
-                return find_package(in_zip(nested, nested.infolist()), modules, [])
+                return find_package(in_zip(nested, nested.infolist(), []), modules, [])
         except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
             raise UnreadableSubmission(f"{name} is not a zip that can be read ({error})") from None
 

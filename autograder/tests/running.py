@@ -1,4 +1,4 @@
-"""The grader's commands as processes, each with a folder for its temporary files that must be empty in the end."""
+"""The grader's commands as processes, with every results.json held against the schema (`written`); each with a folder for its temporary files that must be empty in the end."""
 
 import os
 import shutil
@@ -32,6 +32,9 @@ def open_folder() -> Iterator[Path]:
 def copy_of_the_tree(folder: Path) -> Path:
     """Copy the grader to `folder`/tree, for everybody to read."""
     tree = folder / "tree"
+    tree.mkdir()
+    for name in ("LICENSE", "constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tree)
     for name in COPIED:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     for path in (tree, *tree.rglob("*")):
@@ -84,7 +87,7 @@ def started(
             os.chown(temporary, user, user)
             switch = {"user": user, "group": user, "extra_groups": []}
         process = subprocess.Popen(
-            [python, "-m", "autograder", *map(str, arguments)],
+            [python, str(tree / "autograder" / "tests" / "written.py"), *map(str, arguments)],
             cwd=tree,
             env={"PATH": os.environ["PATH"], "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1", **environment},
             stdin=subprocess.DEVNULL,

@@ -1,6 +1,8 @@
 """The commands as staff type them: bad input is one line and exit status 2, and loses nothing; ordinary users can grade too."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -11,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from autograder.tests import traces
-from autograder.tests.handed_in import reference, replaced, write
+from autograder.tests.handed_in import ROOT, reference, replaced, write
 from autograder.tests.running import copy_of_the_tree, open_folder, run, started
 from autograder.tests.unchecked import UncheckedGrader
+from autograder.tests.written import read
 
 NOBODY = 65534
 GOOD = {f"{part}.py": reference(part) for part in ("memory", "optimizers")}
@@ -49,7 +52,13 @@ def test_a_path_without_a_submission_is_refused(place, path):
         "--out",
         place / "results.json",
     )
-    assert (place / "results.json").read_text() == "old"
+    assert set_aside(place) == "old"
+
+
+def set_aside(place: Path) -> str:
+    """Return the earlier results, which are kept and no longer stand where those of this submission would."""
+    assert not (place / "results.json").exists()
+    return (place / "results.json~").read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4 cut off", b"no zip"])
@@ -57,7 +66,36 @@ def test_a_corrupt_zip_is_refused(place, content):
     (place / "results.json").write_text("old")
     (place / "s.zip").write_bytes(content)
     refused("s.zip is neither a folder nor a zip", "grade", place / "s.zip", "--out", place / "results.json")
-    assert (place / "results.json").read_text() == "old"
+    assert set_aside(place) == "old"
+
+
+def test_on_the_platform_a_corrupt_zip_is_a_zero_with_a_reason(place):
+    """There it is the student's doing, and they must read what is wrong."""
+    (place / "s.zip").write_bytes(b"no zip")
+    (place / "metadata.json").write_text("{}")
+    arguments = ("--out", place / "results.json", "--metadata", place / "metadata.json")
+    code, _, err = run("grade", place / "s.zip", *arguments)
+    content = read(place / "results.json")
+    assert code == 0 and "no rate limit for this submission" in err
+    assert sum(test["score"] for test in content["tests"]) == 0 and content["extra_data"]["finished"]
+    assert "s.zip is neither a folder nor a zip" in content["output"]
+    assert all("was not found" in test["output"] for test in content["tests"])
+
+
+def test_a_submission_beyond_the_rate_limit_gets_the_results_of_the_one_before(place):
+    tree = copy_of_the_tree(place)
+    settings = tree / "autograder" / "settings.toml"
+    settings.write_text(settings.read_text().replace("most_submissions = 0", "most_submissions = 1"))
+    submission, out, metadata = write(place / "s", GOOD), place / "results.json", place / "metadata.json"
+    metadata.write_text('{"created_at": "2026-03-02T20:00:00Z"}')
+    assert run("grade", submission, "--out", out, "--metadata", metadata, tree=tree)[0] == 0
+    first = read(out)
+    earlier = {"submission_time": "2026-03-02T19:00:00Z", "autograder_error": False, "results": first}
+    metadata.write_text(json.dumps({"created_at": "2026-03-02T20:00:00Z", "previous_submissions": [earlier]}))
+    code, said, _ = run("grade", write(place / "worse", {}), "--out", out, "--metadata", metadata, tree=tree)
+    second = read(out)
+    assert code == 0 and "beyond the rate limit" in said
+    assert second["tests"] == first["tests"] and "was not graded" in second["output"]
 
 
 def test_results_need_the_name_of_a_file(place):
@@ -93,6 +131,7 @@ def test_a_folder_that_is_closed_to_the_user_is_refused(place):
     submission = write(place / "s", GOOD)
     refused("cannot write", "grade", submission, "--out", place / "results.json", tree=tree, user=NOBODY)
     submission.chmod(0o700)
+    place.chmod(0o777)
     refused("cannot be read", "grade", submission, "--out", place / "results.json", tree=tree, user=NOBODY)
     assert not (place / "results.json").exists()
 
@@ -103,7 +142,43 @@ def test_a_folder_that_is_closed_to_the_user_is_refused(place):
 )
 def test_a_command_that_does_not_exist_is_refused(arguments):
     code, out, err = run(*arguments)
-    assert code == 2 and out == "" and "usage: python -m autograder" in err and "Traceback" not in err
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and err.startswith("python -m autograder"), err
+    assert "--help says more" in err
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("autograder/settings.toml", "seed", "sede", "settings.toml: sede is no setting"),
+        (
+            "handout/problems.toml",
+            "points = 100",
+            "points = 99",
+            "problems.toml: the problems' points add up to 100, not to 99",
+        ),
+        ("handout/problems.toml", "points = 100", "", "problems.toml: 'points' is missing"),
+        ("handout/problems.toml", "title = ", "title == ", "problems.toml: "),
+    ],
+)
+def test_a_mistake_in_the_set_up_is_one_line(place, file, old, new, words):
+    tree = copy_of_the_tree(place)
+    (tree / file).write_text((tree / file).read_text().replace(old, new, 1))
+    refused(words, "grade", tree / "student", "--out", place / "results.json", tree=tree)
+    refused(words, "verify", tree=tree)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.03, 0.06, 0.1, 0.2, 0.3])
+def test_ctrl_c_at_the_start_prints_no_traceback(place, seconds):
+    """From our first line on: in the first hundredths of a second Python itself starts, and answers as it does."""
+    with started("grade", ROOT / "student", "--out", place / "results.json") as command:
+        until = time.monotonic() + 5
+        for taken in (True, False):  # by Python for KeyboardInterrupt, and no longer
+            while traces.catches(command.process.pid, signal.SIGINT) != taken and time.monotonic() < until:
+                time.sleep(0.0005)
+        time.sleep(seconds)
+        command.signal(signal.SIGINT)
+        code, _, err = command.end(60)
+    assert code in (130, -signal.SIGINT) and err.strip() in ("", "grade: stopped"), (code, err)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["grade", "--help"], ["verify", "-h"]])
@@ -140,7 +215,7 @@ def test_a_python_that_other_users_cannot_read_is_refused(place):
         place / "results.json",
         python=str(home / "venv/bin/python"),
     )
-    assert (place / "results.json").read_text() == "old"
+    assert set_aside(place) == "old"
 
 
 def test_what_the_shell_has_set_does_not_reach_the_grader(place):

@@ -2,41 +2,37 @@
 
 import json
 import os
+import re
+import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 
+from autograder import gradescope
 from autograder.grade import Grade, Row
 from autograder.gradescope import results, write_results
+from autograder.pack import grader_version
+from autograder.settings import load_settings
 from autograder.tests import traces
 from autograder.tests.handed_in import ROOT, reference, replaced, write
 from autograder.tests.running import copy_of_the_tree, open_folder, run, started
+from autograder.tests.written import SCHEMA, Checker, read
 from handout.problems import load_assignment
 
-SCHEMA = json.loads((ROOT / "autograder" / "results.schema.json").read_text(encoding="utf-8"))
 NOT_YOUR_FAULT = "not your fault"
 
 
 def checked(content: Any) -> dict[str, Any]:
     """Return results that the platform takes; anything else fails the test."""
-    jsonschema.validate(content, SCHEMA, cls=jsonschema.Draft202012Validator)
-    return content
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Read a results.json as the platform does, but without its patience with NaN."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} in the results")
-
-    return checked(json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse))
+    return Checker().check(content)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -86,9 +82,11 @@ def test_the_schema_is_one_and_refuses_what_loses_a_grade():
 def test_a_row_becomes_a_test():
     content = checked(results(grade(row(outcome="passed", output="")), 12.345))
     assert content["tests"] == [
-        {"number": "8.3", "name": "AdamW: a sentence.", "score": 1.5, "max_score": 1.5, "status": "passed", "output": "", "visibility": "visible"}
+        {"number": "8.3", "name": "AdamW: a sentence.", "score": 1.5, "max_score": 1.5, "status": "passed", "output": ""}
     ]  # fmt: skip
     assert content["execution_time"] == 12.3 and "score" not in content
+    assert content["visibility"] == "visible" and "leaderboard" not in content
+    assert content["extra_data"] == {"grader": grader_version(), "isolation": "full", "finished": True}
 
 
 def test_only_what_passed_has_points():
@@ -107,13 +105,54 @@ def test_staff_text_stays_with_staff():
     assert "SECRET" not in json.dumps(content)
 
 
-def test_metadata_of_the_test_is_carried():
-    (test,) = checked(results(grade(row(visibility="after_published", tags=("gpu", "slow"))), 0.0))["tests"]
-    assert test["visibility"] == "after_published" and test["tags"] == ["gpu", "slow"]
+def test_a_run_that_was_ended_says_so_at_the_top():
+    rows = [row(outcome="passed", output=""), row(outcome="failed"), row()]
+    content = checked(results(grade(*rows, notes=("a note",)), 0.0))
+    assert content["extra_data"]["finished"] is False
+    assert content["output"].startswith("Grading is not finished: 2 of 3 tests have been run")
+    assert NOT_YOUR_FAULT in content["output"] and content["output"].endswith("a note")
+    assert "not finished" not in results(grade(*rows[:2]), 0.0)["output"]
+
+
+def test_the_settings_decide_what_is_visible(monkeypatch):
+    settings = replace(load_settings(), row_visibility="after_published", show_diagnosis=False)
+    monkeypatch.setattr(gradescope, "load_settings", lambda: settings)
+    content = checked(results(grade(row(outcome="failed", output="WHY"), row(), row(outcome="passed", output="")), 0.0))
+    assert content["visibility"] == "after_published"
+    assert "WHY" not in json.dumps(content)
+    lost, missing, passed_ = content["tests"]
+    assert "switched off" in lost["output"] and NOT_YOUR_FAULT in missing["output"] and passed_["output"] == ""
+
+
+def test_the_leaderboard_has_the_loss_and_lower_is_better():
+    assert checked(results(grade(row(), held_out_loss=0.123456), 0.0))["leaderboard"] == [
+        {"name": "held-out loss", "value": 0.1235, "order": "asc"}
+    ]
+
+
+def test_the_version_changes_with_whatever_decides_about_a_grade(tree):
+    def version() -> str:
+        return grader_version.__wrapped__(tree)
+
+    before = version()
+    assert before == grader_version() and re.fullmatch(r"[0-9.]+\+[0-9a-f]{8}", before)
+    for name in (
+        "reference/memory.py",
+        "autograder/hidden/test_memory.py",
+        "autograder/settings.toml",
+        "handout/problems.toml",
+    ):
+        path = tree / name
+        source = path.read_text()
+        path.write_text(source + "\n")
+        assert version() != before, name
+        path.write_text(source)
+    assert version() == before
 
 
 @pytest.mark.parametrize(
-    "text", ["\0", "a\0b", "\ud800", "x" * 10**6, "é" * 100_001, "\x1b[31m", "<script>", "\ufffe", "x\r\n"]
+    "text",
+    ["\0", "a\0b", "\ud800", "x" * 10**6, "é" * 100_001, "<" * 10**6, "\x1b[31m", "<script>", "\ufffe", "x\r\n"],
 )
 def test_any_text_can_be_written(tmp_path, text):
     content = results(grade(row(output=text, outcome="failed"), notes=(text, text)), 0.0)
@@ -122,12 +161,12 @@ def test_any_text_can_be_written(tmp_path, text):
 
 
 def test_notes_are_shown_above_the_tests():
-    assert results(grade(row(), notes=("one", "two")), 0.0)["output"] == "one\ntwo"
+    assert results(grade(row(outcome="passed"), notes=("one", "two")), 0.0)["output"] == "one\n\ntwo"
 
 
 def test_a_long_text_is_cut_where_the_platform_would_not_cut_it_again():
     (test,) = results(grade(row(output="x" * 10**6)), 0.0)["tests"]
-    assert 99_000 < len(test["output"]) <= 100_000 and test["output"].endswith("[the rest is cut]")
+    assert 99_000 < len(test["output"]) <= 100_000 and test["output"].endswith("the rest is cut&#93;")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), object()])
@@ -251,7 +290,9 @@ def test_a_stopped_grader_keeps_what_it_knows_and_leaves_nothing(place, number, 
         code, _, err = command.end(30)
         assert (code, err.strip()) == (status, "grade: stopped")
         assert traces.eventually(command.has_left_nothing)
-    tests = read(out)["tests"]
+    content = read(out)
+    tests = content["tests"]
+    assert content["extra_data"]["finished"] is False and content["output"].startswith("Grading is not finished")
     assert {test["status"] for test in rows_of("memory", tests)} == {"passed"}
     for test in rows_of("optimizers", tests):
         assert (
@@ -262,7 +303,7 @@ def test_a_stopped_grader_keeps_what_it_knows_and_leaves_nothing(place, number, 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("seconds", [0.0, 0.4, 0.8, 1.6])  # PyTorch is being imported, which must not be broken off
-def test_a_grader_that_is_stopped_at_once_writes_nothing_and_leaves_nothing(place, number, status, seconds):
+def test_a_grader_that_is_stopped_at_once_leaves_no_mark_and_no_process(place, number, status, seconds):
     out = place / "results.json"
     out.write_text("of another day")
     with started("grade", waiting(place, "import"), "--out", out) as command:
@@ -272,8 +313,11 @@ def test_a_grader_that_is_stopped_at_once_writes_nothing_and_leaves_nothing(plac
         code, _, err = command.end(30)
         assert (code, err.strip()) == (status, "grade: stopped")
         assert traces.eventually(command.has_left_nothing)
-    if out.read_text() != "of another day":  # it has come so far already
+    if out.exists():  # it has come so far already
         assert all(NOT_YOUR_FAULT in test["output"] for test in rows_of("memory", read(out)["tests"]))
+    assert (
+        place / "results.json~"
+    ).read_text() == "of another day"  # nothing is lost, and nothing is taken for another's
 
 
 def test_two_gradings_differ_in_their_times_only(place):
@@ -320,7 +364,14 @@ OURS = {
     "a test asks about another problem": ("autograder/hidden/test_memory.py", 'compare("memory.get_memory_usage"', 'compare("memory.storage_bytes"', "memory.storage_bytes"),
     "a test skips itself": ("autograder/hidden/test_memory.py", '    compare("memory.get_memory_usage"', '    pytest.skip("ours")\n    compare("memory.get_memory_usage"', "skip"),
     "a fixture is missing": ("autograder/hidden/test_memory.py", "usage_multiplies_elements_by_their_size(compare: Any,", "usage_multiplies_elements_by_their_size(nowhere: Any, compare: Any,", "nowhere"),
+    "a file of the reference is missing": ("reference/memory.py", "", None, "memory.py is missing"),
 }  # fmt: skip
+
+
+SAID_IN_A_LINE = ("weights are not the points", "a row has no sentence", "a file of the reference is missing")
+
+
+CAUSE_ABOVE = ("a fixture is missing", "a suite has a SyntaxError")
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -330,22 +381,42 @@ def test_a_fault_of_ours_is_no_grade(tree, place, name):
     source = path.read_text()
     assert old in source
     out.write_text("of an earlier submission")
-    path.write_text(source.replace(old, new, 1))
+    path.write_text(source.replace(old, new, 1)) if new is not None else path.unlink()
     try:
         code, _, err = run("grade", tree / "student", "--out", out, tree=tree)
     finally:
         path.write_text(source)
-    assert code == 1
-    assert (
-        "Traceback" in err
-        and words in err
-        and err.rstrip().splitlines()[-1].startswith("grade: the grader failed, so there is no grade")
-    )
+    assert code == 1 and words in err
+    lines = err.rstrip().splitlines()
+    *_, last = (line for line in lines if line.startswith("grade: "))
+    assert last.startswith("grade: the grader failed, so there is no grade: ")
+    if name in SAID_IN_A_LINE:
+        assert lines == [last]
+    else:
+        assert words in last or name in CAUSE_ABOVE, last
+        assert "Traceback (most recent" not in err or re.search(r"\(\S+\.py:\d+\)$", last), last
     assert not out.exists()  # nothing that looks like a mark
 
 
-def test_results_that_cannot_be_written_are_our_fault(place):
-    """As when the disk is full."""
+def test_a_disk_that_is_full_is_our_fault(place):
+    """To the grader, a limit on the size of files is the same: the first half of the results is written, the rest is refused."""
+    out = place / "results.json"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        command = started("grade", ROOT / "student", "--out", out)
+        running = command.__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        code, _, err = running.end()
+    finally:
+        command.__exit__(None, None, None)
+    assert code == 1 and "Traceback" in err and "OSError" in err.splitlines()[-1]
+    assert names_in(place) == []
+
+
+def test_a_results_folder_that_is_gone_is_our_fault(place):
     folder = place / "results"
     folder.mkdir()
     submission = waiting(place, "function", "import time\ntime.sleep(3)")

@@ -112,10 +112,31 @@ def test_the_noise_of_macos_and_of_tools_is_left_out(read):
 
 
 @pytest.mark.parametrize(
-    "files", [{}, {"readme.txt": "x"}, {"main.py": "x"}, {"Memory.py": "x"}, {"memory.PY": "x"}, {"memory.py.txt": "x"}]
+    "files", [{}, {"readme.txt": "x"}, {"main.py": "x"}, {"memory.PY": "x"}, {"memory.py.txt": "x"}]
 )
 def test_without_any_of_the_files_there_is_nothing(read, files):
     assert read(files).files == {}
+
+
+@pytest.mark.parametrize("name", ["Memory.py", "MEMORY.py", "memory/__init__.py"])
+def test_a_file_of_another_spelling_shows_the_folder_and_is_not_taken_for_the_file(read, name):
+    assert read({f"hw/{name}": "x", "hw/extra.py": "x"}).files == {name: b"x", "extra.py": b"x"}
+    right = read({f"hw/{name}": "x", "hw/Optimizers.py": "x", "other/student/memory.py": "right"})
+    assert right.files == {"memory.py": b"right"}
+
+
+@pytest.mark.parametrize("name", ["student.zip", "hw/student.ZIP", "work.tar.gz"])
+def test_a_packed_file_among_the_files_is_named(read, name):
+    (note,) = read({name: "x", "readme.txt": "x"}).notes
+    assert note == f"{name} was not opened: if your files are in it, unpack it and hand in what it holds."
+
+
+def test_packed_files_that_are_no_work_of_the_students_are_not_named(read):
+    assert read({"__MACOSX/student.zip": "x", ".git/student.zip": "x"}).notes == ()
+
+
+def test_very_many_packed_files_are_not_all_named(read):
+    assert len(read({f"{i}.zip": "x" for i in range(500)}).notes) == 20
 
 
 def test_an_empty_folder_is_an_empty_submission(tmp_path):
@@ -541,12 +562,20 @@ def test_files_in_other_encodings(grader, tmp_path, change, words):
             assert all(word in row["output"] for word in words), row["output"]
 
 
+def test_a_part_handed_in_as_a_package_is_explained(grader, tmp_path):
+    grade = grader.grade(
+        write(tmp_path, {"student/memory/__init__.py": reference("memory"), "student/napkin.py": "x = 1"})
+    )
+    told = {row["output"] for row in grade["rows"] if row["problem"].startswith("memory.")}
+    assert told == {"memory.py was not found in student/, but memory/__init__.py was: hand in one file, memory.py."}
+
+
 def test_another_spelling_of_a_files_name_is_shown(grader, tmp_path):
     grade = grader.grade(
         write(tmp_path, {"student/Memory.py": reference("memory"), "student/optimizers.py": reference("optimizers")})
     )
     told = {row["output"] for row in grade["rows"] if row["problem"].startswith("memory.")}
-    assert len(told) == 1 and "memory.py was not found in student/. Found: Memory.py, optimizers.py." in told.pop()
+    assert len(told) == 1 and "memory.py was not found in student/, but Memory.py was: call it memory.py." in told.pop()
 
 
 def test_an_empty_submission_gets_no_point_and_is_told(grader, tmp_path):
