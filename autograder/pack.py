@@ -3,6 +3,7 @@
 import hashlib
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -10,23 +11,26 @@ from tests.submission import pack, write_atomically
 
 _ROOT = Path(__file__).parents[1]
 _PLATFORM = ("setup.sh", "run_autograder")  # at the root of the zip, as the platform demands
-# Patterns relative to the repository; each must match something.
-_FILES = (
-    "LICENSE",
+# Patterns relative to the repository; each must match something. The first list decides about grades.
+_GRADING = (
     "constraints.txt",
-    "pyproject.toml",
     "handout/__init__.py",
     "handout/problems.py",
     "handout/problems.toml",
-    "student/*.py",  # setup.sh checks that the stubs get nothing
     "reference/*.py",
     "tests/*.py",
     "autograder/*.py",
     "autograder/settings.toml",
     "autograder/hidden/*.py",
-    "autograder/misconceptions/*.py",
-    "autograder/misconceptions/*.toml",
+    "autograder/misconceptions/*",
     "autograder/sandbox/*.py",
+)
+_FILES = (
+    *_GRADING,
+    "LICENSE",
+    "pyproject.toml",
+    "student/*.py",  # setup.sh checks that the stubs get nothing
+    "autograder/classroom/*.py",
 )
 _DOCKERFILE = """\
 # Gradescope's manual Docker mode: unpack autograder.zip into source/ beside this file, build, and push the image.
@@ -44,13 +48,13 @@ def autograder_files(root: Path = _ROOT) -> dict[str, bytes]:
     Raises:
         FileNotFoundError: if something that belongs there is missing.
     """
-    return {name: (root / "autograder" / "platform" / name).read_bytes() for name in _PLATFORM} | _grading_files(root)
+    return {name: (root / "autograder" / "platform" / name).read_bytes() for name in _PLATFORM} | _read(root, _FILES)
 
 
-def _grading_files(root: Path) -> dict[str, bytes]:
+def _read(root: Path, patterns: Sequence[str]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    for pattern in _FILES:
-        paths = list(root.glob(pattern))
+    for pattern in patterns:
+        paths = [path for path in root.glob(pattern) if path.is_file()]
         if not paths:
             raise FileNotFoundError(f"the autograder needs {pattern}, and nothing matches it in {root}")
         files |= {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
@@ -63,11 +67,11 @@ def grader_version(root: Path = _ROOT) -> str:
 
     So that results of a grader that somebody has edited in the middle of the term can be told from those before.
     """
-    files = _grading_files(root)
+    files = _read(root, _GRADING)
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
-    found = re.search(r'^version = "(.+)"$', files["pyproject.toml"].decode(), re.M)
+    found = re.search(r'^version = "(.+)"$', (root / "pyproject.toml").read_text(encoding="utf-8"), re.M)
     return f"{found[1] if found else '0'}+{digest.hexdigest()[:8]}"
 
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autograder.commands import STOPPING, CannotGrade, check_isolation, end_if_stopped, refuse, warm_up
 from handout.problems import load_assignment
@@ -20,7 +20,7 @@ COMMANDS = ("class", "synthetic")
 _AHEAD = 1  # children that a worker keeps ready: more would only compete with the other workers' for the cores
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the commands to the parser of `python -m autograder`."""
     grade = commands.add_parser("class", help="grade everybody in an export of Gradescope's")
     grade.add_argument("export", type=Path, help='the zip that Gradescope\'s "Export Submissions" gives, or its folder')

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from autograder.classroom.export import Files
-from autograder.classroom.record import digest, grader_version, load, path_of
+from autograder.classroom.record import digest, load, path_of
+from autograder.pack import grader_version
 
 
 def pending(files: Files, folder: Path, ids: Iterable[str], modules: frozenset[str]) -> list[str]:

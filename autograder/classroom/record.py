@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,17 +18,6 @@ from autograder.submission import Submission
 # "no files": graded, but nothing of the assignment was handed in. The last three are no grades: a second run tries again.
 Status = Literal["graded", "no files", "unreadable", "crashed", "grader failed"]
 _FINAL = ("graded", "no files")
-_ROOT = Path(__file__).parents[2]
-_GRADING = (  # the files that decide a grade
-    "autograder/*.py",
-    "autograder/settings.toml",
-    "autograder/hidden/*.py",
-    "autograder/misconceptions/*",
-    "autograder/sandbox/*.py",
-    "handout/problems.*",
-    "reference/*.py",
-    "tests/*.py",
-)
 
 
 @dataclass(frozen=True)
@@ -70,15 +58,6 @@ def digest(submission: Submission) -> str:
     return total.hexdigest()[:32]
 
 
-@cache
-def grader_version() -> str:
-    """Return a hash of everything in this repository that a grade depends on."""
-    total = hashlib.sha256()
-    for path in sorted(path for pattern in _GRADING for path in _ROOT.glob(pattern) if path.is_file()):
-        total.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes())
-    return total.hexdigest()[:16]
-
-
 def save(record: Record, folder: Path) -> None:
     """Write a record, whole or not at all.
 
@@ -94,6 +73,7 @@ def save(record: Record, folder: Path) -> None:
         "submission": record.submission,
         "status": record.status,
         "detail": record.detail,
+        "notes": list(record.grade.notes),  # above it they are Markdown
         "digest": record.digest,
         "grader": record.grader,
         "shape": list(record.shape),
@@ -101,7 +81,7 @@ def save(record: Record, folder: Path) -> None:
     write_results(path, content)
 
 
-_ROW = ("problem", "test", "outcome", "cause", "misconception", "staff")
+_ROW = ("problem", "test", "outcome", "output", "cause", "misconception", "staff")  # the output above is Markdown
 
 
 def load(folder: Path, id: str) -> Record | None:
@@ -121,19 +101,15 @@ def _record(content: Mapping[str, Any]) -> Record:
             number=test["number"],
             name=test["name"],
             max_score=test["max_score"],
-            visibility=test["visibility"],
-            tags=tuple(test.get("tags", ())),
-            output=test["output"],
-            **test["extra_data"],
+            **{"output": "", **test["extra_data"]},
         )
         for test in content["tests"]
     )
-    notes = tuple(content["output"].split("\n")) if content["output"] else ()
     return Record(
         submission=extra["submission"],
         status=extra["status"],
         detail=extra["detail"],
-        grade=Grade(rows, extra["isolation"], notes),
+        grade=Grade(rows, extra["isolation"], tuple(extra["notes"])),
         seconds=float(content["execution_time"]),
         digest=extra["digest"],
         grader=extra["grader"],

@@ -23,19 +23,20 @@ from autograder.classroom.export import Files
 from autograder.classroom.folder import remove_halves
 from autograder.classroom.pool import CannotGoOn, Lost, Pool
 from autograder.classroom.progress import Progressing
-from autograder.classroom.record import Record, Status, digest, grader_version, load, save
+from autograder.classroom.record import Record, Status, digest, load, save
 from autograder.grade import Grade
+from autograder.pack import grader_version
 from autograder.plugin import REFERENCE, Suites, run_suites
 from autograder.sandbox.client import IMPORT_DEADLINE, Died, Reply, Sandbox, SandboxBroken
 from autograder.scoreboard import Watch
-from autograder.settings import SETTINGS
+from autograder.settings import load_settings
 from autograder.submission import UnreadableSubmission, read_submission
 from handout.problems import Assignment
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # Where a child finds its files: another place in each run, and of no interest.
 _PLACES = re.compile(r"/[^\s\"']*/accounting-grader-\w+/(submission/[0-9a-f]{16}|cells/child\d+)")
-_PATIENCE = SETTINGS.total_seconds + 120  # seconds for one submission: far more than the judge itself allows
+_PATIENCE = 120  # seconds beyond the total for one submission: far more than the judge itself allows
 
 
 class SelfCheckFailed(Exception):
@@ -71,7 +72,7 @@ def grade_all(
         gc.freeze()  # a collection in a worker would touch, and so copy, every page that is shared
         planned = suites.planned()
         work = partial(_work, suites, files.path, folder, planned, _modules(assignment))
-        pool = Pool(cells, work, min(workers, len(todo)), _PATIENCE)
+        pool = Pool(cells, work, min(workers, len(todo)), load_settings().total_seconds + _PATIENCE)
         try:
             with Progressing(len(todo)) as show:
                 for result in pool.results(todo):

@@ -221,8 +221,8 @@ def test_a_submission_that_has_changed_is_graded_again(place, tree):
         (["nowhere", "--out", "x"], "there is no folder"),
         (["mixed", "--out", "mixed"], "is the export, or inside it"),
         (["mixed", "--out", "/dev/null/x"], "cannot write into"),
-        (["mixed", "--out", "x", "--workers", "0"], "usage"),
-        (["mixed"], "usage"),
+        (["mixed", "--out", "x", "--workers", "0"], "--help says more"),
+        (["mixed"], "--help says more"),
     ],
 )
 def test_bad_input_is_refused(place, tree, mixed, arguments, words):
