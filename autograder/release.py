@@ -66,7 +66,7 @@ def student_readme(template: str, languages: Sequence[str]) -> str:
         f"[{LANGUAGES[name]}](handout/handout-{name}.pdf) ([web page](handout/handout-{name}.html))"
         for name in languages
     ]
-    handout = f"The handout teaches what you need: {', '.join(links)}.\n" if links else ""
+    handout = f"The handout teaches what you need: {', '.join(links)}.\n\n" if links else ""
     marks = {"<!-- handout -->\n": handout, "<!-- parts -->": "\n".join(rows), "<!-- commands -->": "\n".join(typed)}
     for mark, text in marks.items():
         template = template.replace(mark, text)

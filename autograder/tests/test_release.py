@@ -256,3 +256,12 @@ def test_the_students_readme_lists_every_part_and_its_points(files: dict[str, st
         points = sum(problem.points for problem in part.problems if not problem.bonus)
         assert f"| {part.number}. {part.title} | `student/{part.id}.py` | {points:g} |" in files["README.md"]
     assert "<!--" not in files["README.md"]
+
+
+def test_the_students_readme_lists_the_commands_that_the_makefile_offers(files: dict[str, str]) -> None:
+    offered = re.findall(r"^#: {3}(make .*?) {2,}.*\[(.*)\]$", files["Makefile"], re.MULTILINE)
+    targets = set(re.findall(r"^([a-z]+):", files["Makefile"], re.MULTILINE))
+
+    assert {command.split()[1] for command, _ in offered} == targets - {"help"}
+    for command, without_make in offered:
+        assert f"| `{command}` | `{without_make}` |" in files["README.md"]
