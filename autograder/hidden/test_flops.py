@@ -484,9 +484,9 @@ class SlowProducts(TorchDispatchMode):
         return self.now
 
     def read_cpu(self) -> float:
-        """Stand in for time.process_time and its kin: the CPU's time is not the wall's, so no product takes any."""
+        """Stand in for time.process_time and its kin: the CPU's time is not the wall's."""
         self.clock_reads += 1
-        return 0.0
+        return self.now / 8
 
     def read_ns(self) -> int:
         """Stand in for time.perf_counter_ns and its kin."""
@@ -584,8 +584,8 @@ def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
             refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
         )
 
-    # Neither the first nor the last, nor the mean, the smallest or the largest is the median.
-    for warmup, timed in [([300, 200], [8, 4, 64, 1, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])]:
+    # The first, the middle one, the last, the smallest, the largest, the mean and the median all differ.
+    for warmup, timed in [([300, 200], [8, 1, 16, 3, 64, 4, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])]:
         prescribed_median(observe, warmup, timed)
     real_seconds(observe, repeats=5)
     compare("flops.time_matmul", probe_refusals)
