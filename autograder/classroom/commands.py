@@ -82,7 +82,7 @@ def _class(options: argparse.Namespace) -> int:
             if todo and (status := _grade(files, folder, todo, options)):
                 return status
             end_if_stopped()
-            return _finish(folder, export, marks)
+            return _finish(folder, export, marks, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked) as error:
         return refuse("class", error)
 
@@ -105,9 +105,11 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
     return 0
 
 
-def _finish(folder: Path, export: "Export", marks: "Marks") -> int:
+def _finish(folder: Path, export: "Export", marks: "Marks", anonymous: bool) -> int:
+    """Write the grade book and the report from the results that there are."""
     from autograder.classroom.gradebook import lines, write_grades
     from autograder.classroom.record import load
+    from autograder.classroom.report import write_report
 
     assignment = load_assignment()
     records = {}
@@ -116,8 +118,9 @@ def _finish(folder: Path, export: "Export", marks: "Marks") -> int:
             records[submission.id] = record
     students = lines(export.handed_in, records, marks)
     write_grades(folder, students, assignment, [problem.id for problem in assignment.graded_problems])
+    write_report(folder, assignment, export.handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
-    print(f"{graded} of {len(export.handed_in)} submissions graded: {folder}/grades.csv")
+    print(f"{graded} of {len(export.handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
     return 0
 
 

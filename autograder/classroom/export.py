@@ -115,7 +115,10 @@ class Files:
         if not submission.files:
             zips = [path for path in folder.iterdir() if path.suffix.lower() == ".zip" and not path.is_symlink()]
             if len(zips) == 1 and stat.S_ISREG(zips[0].lstat().st_mode):
-                return read_submission(zips[0], modules)
+                try:
+                    return read_submission(zips[0], modules)
+                except UnreadableSubmission as error:  # where the export lies is of no interest
+                    raise UnreadableSubmission(str(error).replace(f"{folder}/", "")) from None
         return submission
 
     def _read_nested(self, entry: zipfile.ZipInfo, name: str, modules: frozenset[str]) -> Submission:

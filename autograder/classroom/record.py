@@ -92,6 +92,12 @@ def load(folder: Path, id: str) -> Record | None:
         return None
 
 
+def all_records(folder: Path) -> dict[str, Record]:
+    """Return every record below a run's folder, by submission."""
+    ids = sorted(path.parent.name for path in folder.glob("results/*/results.json"))
+    return {id: record for id in ids if (record := load(folder, id))}
+
+
 def _record(content: Mapping[str, Any]) -> Record:
     extra = content["extra_data"]
     if extra["status"] not in get_args(Status):

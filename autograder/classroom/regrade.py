@@ -1,0 +1,82 @@
+"""Two runs held side by side: whose score changed, by how much, and which row did it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autograder.classroom.manual import NAME
+from autograder.classroom.record import Record, all_records
+
+
+@dataclass(frozen=True)
+class Change:
+    """One submission that two runs grade differently."""
+
+    submission: str
+    before: Record | None
+    after: Record | None
+    rows: tuple[tuple[str, float, str], ...]  # test, points more or less, "lost -> passed"
+
+    @property
+    def points(self) -> float | None:
+        """How many points more; None: one of the runs has no grade."""
+        before, after = (record.score if record else None for record in (self.before, self.after))
+        return None if before is None or after is None else after - before
+
+
+def changes(before: Path, after: Path) -> list[Change]:
+    """Return the submissions whose score, rows or status are not the same, those with the largest loss first."""
+    old, new = all_records(before), all_records(after)
+    found = []
+    for id in sorted(old.keys() | new.keys(), key=lambda id: (len(id), id)):
+        a, b = old.get(id), new.get(id)
+        rows = _rows(a, b)
+        if rows or (a and a.status) != (b and b.status):
+            found.append(Change(id, a, b, rows))
+    return sorted(found, key=lambda change: (change.points is not None, change.points or 0))
+
+
+def _rows(before: Record | None, after: Record | None) -> tuple[tuple[str, float, str], ...]:
+    if not (before and after and before.final and after.final):
+        return ()
+    old, new = ({row.test: row for row in record.grade.rows} for record in (before, after))
+    found = []
+    for test in dict.fromkeys([*old, *new]):
+        a, b = old.get(test), new.get(test)
+        outcome = [row.outcome if row else "not there" for row in (a, b)]
+        points = (b.score if b else 0.0) - (a.score if a else 0.0)
+        if points or outcome[0] != outcome[1]:
+            found.append((test, points, " -> ".join(outcome)))
+    return tuple(found)
+
+
+def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
+    """Return the lines to print."""
+    found = list(found)
+    lines = []
+    for change in found:
+        scores = " -> ".join(_score(record) for record in (change.before, change.after))
+        points = "" if change.points is None else f"  {change.points:+g}"
+        lines.append(f"{change.submission}  {scores}{points}")
+        lines += [f"    {row_points:+g}  {test}: {outcome}" for test, row_points, outcome in change.rows]
+    by_row: dict[str, list[float]] = {}
+    for change in found:
+        for test, points, _ in change.rows:
+            by_row.setdefault(test, []).append(points)
+    if by_row:
+        lines += ["", "by row:"]
+        most = sorted(by_row.items(), key=lambda pair: -len(pair[1]))
+        lines += [f"  {test}: {len(points)} submissions, {sum(points):+g} points" for test, points in most]
+    total = len(all_records(before).keys() | all_records(after).keys())
+    changed = [change.points for change in found if change.points]
+    up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)
+    lines.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")
+    if (before / NAME).exists() and not (after / NAME).exists():
+        lines.append(f"{before / NAME} has marks that a person gave, and {after} has none: copy the file there")
+    return lines
+
+
+def _score(record: Record | None) -> str:
+    if record is None:
+        return "not there"
+    return f"{record.score:g}" if record.score is not None else record.status
