@@ -1,6 +1,6 @@
 # The targets of instructors and TAs: part of the Makefile where this folder is.
 
-.PHONY: class synthetic handout grade verify check bench stubs release autograder
+.PHONY: class merge regrade synthetic handout grade verify check bench stubs release autograder
 STAFF := grader class dev handout
 
 #:
@@ -19,6 +19,18 @@ class:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder class --out="$$OUT" $${WORKERS:+--workers="$$WORKERS"} $${ANONYMOUS:+--anonymous} \
 	    $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$EXPORT"
+
+#:   make merge CPU=class CUDA=class-gpu OUT=both      join a GPU's bonus rows with the CPU's results; touches neither
+merge:
+	@test -n "$$CPU" && test -n "$$CUDA" && test -n "$$OUT" || { echo 'say which: make merge CPU=<folder> CUDA=<folder> OUT=<folder>' >&2; exit 2; }
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder merge --out="$$OUT" $${ANONYMOUS:+--anonymous} -- "$$CPU" "$$CUDA"
+
+#:   make regrade BEFORE=class AFTER=class2    compare two runs: whose score changed, by how much, and by which row
+regrade:
+	@test -n "$$BEFORE" && test -n "$$AFTER" || { echo 'say which: make regrade BEFORE=<folder> AFTER=<folder>' >&2; exit 2; }
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder regrade -- "$$BEFORE" "$$AFTER"
 
 #:   make synthetic OUT=invented       invent a class to try that on; STUDENTS=200 SEED=0
 synthetic:

@@ -2,7 +2,7 @@
 
 import argparse
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,11 @@ from handout.problems import load_assignment
 
 if TYPE_CHECKING:  # importing them imports PyTorch
     from autograder.classroom.cells import Cells
-    from autograder.classroom.export import Export, Files
+    from autograder.classroom.export import Files, HandedIn
     from autograder.classroom.manual import Marks
     from autograder.sandbox.client import Sandbox
 
-COMMANDS = ("class", "synthetic")
+COMMANDS = ("class", "merge", "regrade", "synthetic")
 _AHEAD = 1  # children that a worker keeps ready: more would only compete with the other workers' for the cores
 
 
@@ -35,6 +35,18 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         default="full",
         help="process: grade even where student code could read the reference (default: %(default)s)",
     )
+    merge = commands.add_parser(
+        "merge", help="join a GPU's bonus rows with the CPU's results, in a folder of their own"
+    )
+    merge.add_argument("cpu", type=Path, help="the folder of a run of `class`")
+    merge.add_argument("cuda", type=Path, help="the folder of one with --device cuda, of the same export")
+    merge.add_argument("--out", type=Path, required=True, help="a folder for both; what is in it is replaced")
+    merge.add_argument("--anonymous", action="store_true", help="leave names, ids and emails out of report.html")
+    regrade = commands.add_parser(
+        "regrade", help="compare two runs: whose score changed, by how much, and by which row"
+    )
+    regrade.add_argument("before", type=Path, help="the folder of a run of `class`")
+    regrade.add_argument("after", type=Path, help="the folder of another run of the same export")
     synthetic = commands.add_parser(
         "synthetic", help="invent a class, as an export of Gradescope's, to try the others on"
     )
@@ -45,7 +57,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one of the commands and return the exit status."""
-    return {"class": _class, "synthetic": _synthetic}[options.command](options)
+    return {"class": _class, "merge": _merge, "regrade": _regrade, "synthetic": _synthetic}[options.command](options)
 
 
 def _count(text: str) -> int:
@@ -56,7 +68,7 @@ def _count(text: str) -> int:
 
 def _class(options: argparse.Namespace) -> int:
     from autograder.classroom.export import BadExport, Files, read_export
-    from autograder.classroom.folder import Locked, lock, other_version, pending, remove_halves
+    from autograder.classroom.folder import Locked, lock, other_version, pending, remove_halves, save_students
     from autograder.classroom.manual import NAME, BadMarks, read_marks
 
     assignment = load_assignment()
@@ -76,13 +88,14 @@ def _class(options: argparse.Namespace) -> int:
             for warning in export.warnings:
                 print(f"class: {warning}")
             remove_halves(folder, ids)
+            save_students(folder, export.handed_in)
             todo = pending(files, folder, ids, frozenset(part.id for part in assignment.parts))
             if len(todo) < len(ids):
                 print(f"{len(ids) - len(todo)} of {len(ids)} submissions are graded already")
             if todo and (status := _grade(files, folder, todo, options)):
                 return status
             end_if_stopped()
-            return _finish(folder, export, marks, options.anonymous)
+            return _finish(folder, export.handed_in, marks, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked) as error:
         return refuse("class", error)
 
@@ -105,30 +118,75 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
     return 0
 
 
-def _finish(folder: Path, export: "Export", marks: "Marks", anonymous: bool) -> int:
+def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anonymous: bool) -> int:
     """Write the grade book and the report from the results that there are."""
     from autograder.classroom.gradebook import lines, write_grades
+    from autograder.classroom.merge import problems_of
     from autograder.classroom.record import load
     from autograder.classroom.report import write_report
 
     assignment = load_assignment()
     records = {}
-    for submission in export.handed_in:
+    for submission in handed_in:
         if record := load(folder, submission.id):
             records[submission.id] = record
-    students = lines(export.handed_in, records, marks)
-    write_grades(folder, students, assignment, [problem.id for problem in assignment.graded_problems])
-    write_report(folder, assignment, export.handed_in, records, students, anonymous)
+    students = lines(handed_in, records, marks)
+    write_grades(folder, students, assignment, problems_of(records, assignment))
+    write_report(folder, assignment, handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
-    print(f"{graded} of {len(export.handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
+    print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
     return 0
 
 
-def _make_folder(folder: Path, export: Path) -> None:
+def _merge(options: argparse.Namespace) -> int:
+    from autograder.classroom.folder import Locked, load_students, lock, save_students
+    from autograder.classroom.manual import NAME, BadMarks, read_marks
+    from autograder.classroom.merge import merged, write
+    from autograder.classroom.record import all_records
+
+    folder: Path = options.out
+    try:
+        for run in (options.cpu, options.cuda):
+            _check_run(run)
+            if folder.resolve().is_relative_to(run.resolve()):
+                raise CannotGrade(f"{folder} is one of the runs, or inside it: name another folder")
+        handed_in = load_students(options.cpu)
+        _make_folder(folder)
+        with lock(folder):
+            marks = read_marks(options.cpu / NAME, handed_in)
+            records, said = merged(all_records(options.cpu), all_records(options.cuda), load_assignment())
+            print("".join(f"{line}\n" for line in said), end="")
+            write(records, folder)
+            save_students(folder, handed_in)
+            return _finish(folder, handed_in, marks, options.anonymous)
+    except (BadMarks, CannotGrade, Locked) as error:
+        return refuse("merge", error)
+    except OSError as error:
+        return refuse("merge", f"cannot write into {folder}: {error.strerror}")
+
+
+def _regrade(options: argparse.Namespace) -> int:
+    from autograder.classroom.regrade import changes, told
+
+    try:
+        for run in (options.before, options.after):
+            _check_run(run)
+    except CannotGrade as error:
+        return refuse("regrade", error)
+    print("\n".join(told(changes(options.before, options.after), options.before, options.after)))
+    return 0
+
+
+def _check_run(folder: Path) -> None:
+    if not (folder / "results").is_dir():
+        raise CannotGrade(f"there are no results of a class in {folder}")
+
+
+def _make_folder(folder: Path, export: Path | None = None) -> None:
     """Find out before grading whether results can be written, and that they do not go where the submissions are."""
     import tempfile
 
-    if export.is_dir() and folder.resolve().is_relative_to(export.resolve()):
+    if export and export.is_dir() and folder.resolve().is_relative_to(export.resolve()):
         raise CannotGrade(f"{folder} is the export, or inside it: name another folder for the results")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,16 +1,21 @@
 """A run's folder: who has a grade in it already, and who may write into it."""
 
 import fcntl
+import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from autograder.classroom.export import Files
+from autograder.classroom.export import Files, HandedIn, Student
 from autograder.classroom.record import digest, load, path_of
 from autograder.pack import grader_version
+from tests.submission import write_atomically
+
+_STUDENTS = "students.json"
 
 
 def pending(files: Files, folder: Path, ids: Iterable[str], modules: frozenset[str]) -> list[str]:
@@ -45,6 +50,20 @@ def remove_halves(folder: Path, ids: Iterable[str]) -> None:
         path = path_of(folder, id)
         for half in path.parent.glob(f".{path.name}.*"):
             half.unlink(missing_ok=True)
+
+
+def save_students(folder: Path, handed_in: Sequence[HandedIn]) -> None:
+    """Keep who handed in what, so that the grade book can be written without the export."""
+    write_atomically(folder / _STUDENTS, json.dumps([asdict(one) for one in handed_in], ensure_ascii=False).encode())
+
+
+def load_students(folder: Path) -> list[HandedIn]:
+    """Return who handed in what; of a folder that does not say so, nobody."""
+    try:
+        content = json.loads((folder / _STUDENTS).read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [HandedIn(**{**one, "students": tuple(Student(**person) for person in one["students"])}) for one in content]
 
 
 class Locked(Exception):

@@ -61,12 +61,12 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
         lines += [f"    {row_points:+g}  {test}: {outcome}" for test, row_points, outcome in change.rows]
     by_row: dict[str, list[float]] = {}
     for change in found:
-        for test, points, _ in change.rows:
-            by_row.setdefault(test, []).append(points)
+        for test, row_points, _ in change.rows:
+            by_row.setdefault(test, []).append(row_points)
     if by_row:
         lines += ["", "by row:"]
         most = sorted(by_row.items(), key=lambda pair: -len(pair[1]))
-        lines += [f"  {test}: {len(points)} submissions, {sum(points):+g} points" for test, points in most]
+        lines += [f"  {test}: {len(each)} submissions, {sum(each):+g} points" for test, each in most]
     total = len(all_records(before).keys() | all_records(after).keys())
     changed = [change.points for change in found if change.points]
     up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)

@@ -81,7 +81,7 @@ def write_report(
         histogram=_histogram(numbers_of_class),
         parts=[
             (part, [item for item in numbers_of_class.tests if item.number.split(".")[0] == str(part.number)])
-            for part in assignment.graded_parts
+            for part in assignment.parts
         ],
         flagged=sorted((item for item in numbers_of_class.tests if item.flag), key=_urgency),
         misunderstood=_misunderstood(numbers_of_class),
@@ -150,16 +150,23 @@ def _rows(records: Sequence[Record], entries: Mapping[str, Entry], anonymous: bo
     def number(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    tests = [[row.number, row.problem, row.name, row.max_score] for row in records[0].grade.rows] if records else []
+    there = {row.test: row for record in records for row in record.grade.rows}
+    place = {test: i for i, test in enumerate(there)}
     students = {}
     for record in records:
         lost = [
-            [i, number(row.cause or row.outcome), number(row.misconception), number("" if anonymous else row.output)]
-            for i, row in enumerate(record.grade.rows)
+            [
+                place[row.test],
+                number(row.cause or row.outcome),
+                number(row.misconception),
+                number("" if anonymous else row.output),
+            ]
+            for row in record.grade.rows
             if row.outcome != "passed"
         ]
         notes = [] if anonymous else list(record.grade.notes)
         students[entries[record.submission].anchor] = [entries[record.submission].name, notes, lost]
+    tests = [[row.number, row.problem, row.name, row.max_score] for row in there.values()]
     return {"tests": tests, "texts": list(texts), "students": students, "causes": CAUSES}
 
 
@@ -208,5 +215,5 @@ def _bar(share: float | None) -> Markup:
         return Markup("")
     return Markup(
         '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect class="track" width="100" height="10"/><rect width="{100 * share:.1f}" height="10"/></svg>'
+        f'<rect class="track" width="100" height="10"/><rect width="{100 * min(share, 1):.1f}" height="10"/></svg>'
     )

@@ -3,7 +3,7 @@
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autograder.classroom.record import Record
 from autograder.grade import Row
@@ -90,8 +90,9 @@ def class_statistics(records: Sequence[Record], assignment: Assignment) -> Class
     """Count over the submissions of a class; only those with a grade enter the rates."""
     graded = [record for record in records if record.status == "graded"]
     final = [record for record in records if record.final]
-    rows = graded[0].grade.rows if graded else ()
-    columns = {row.test: [_row(record, i, row) for record in graded] for i, row in enumerate(rows)}
+    there = {row.test: row for record in graded for row in record.grade.rows}
+    rows = sorted(there.values(), key=lambda row: tuple(map(int, row.number.split("."))))
+    columns = _columns(graded, rows)
     totals = [record.grade.score for record in graded]
     tests = tuple(_test(row, columns[row.test], totals) for row in rows)
     problems = tuple(
@@ -117,7 +118,7 @@ def class_statistics(records: Sequence[Record], assignment: Assignment) -> Class
         submissions=len(records),
         statuses=Counter(record.status for record in records),
         scores=tuple(sorted(record.grade.score for record in final)),
-        most=max((record.grade.max_score for record in records), default=0.0),
+        most=sum(problem.points for problem in assignment.graded_problems),
         problems=problems,
         tests=tests,
         misconceptions=tuple((problem, name, count) for (problem, name), count in misconceptions.most_common()),
@@ -133,10 +134,12 @@ def _what_happened(row: Row) -> str:
     return lines[-1] if row.cause == "escape" else lines[0]
 
 
-def _row(record: Record, place: int, like: Row) -> Row:
-    """Return a record's row of the same test."""
-    row = record.grade.rows[place] if place < len(record.grade.rows) else like
-    return row if row.test == like.test else next(other for other in record.grade.rows if other.test == like.test)
+def _columns(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return each test's row of every record, in the same order; one that a record lacks was not graded."""
+    own = [{row.test: row for row in record.grade.rows} for record in records]
+    return {
+        row.test: [has.get(row.test) or replace(row, outcome="not graded", cause="") for has in own] for row in rows
+    }
 
 
 def _tried(row: Row) -> bool:

@@ -1,0 +1,429 @@
+"""Grade book, manual marks, numbers, report, near-identical submissions, merge and regrade: on results that are made up."""
+
+import csv
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autograder.classroom.export import HandedIn, Student
+from autograder.classroom.folder import save_students
+from autograder.classroom.gradebook import lines, write_grades
+from autograder.classroom.manual import BadMarks, Marks, read_marks
+from autograder.classroom.merge import merged, problems_of
+from autograder.classroom.record import Record, load, path_of, save
+from autograder.classroom.regrade import changes, told
+from autograder.classroom.report import write_report
+from autograder.classroom.shape import shape
+from autograder.classroom.similar import similar
+from autograder.classroom.statistics import class_statistics, correlation
+from autograder.grade import Grade, Row
+from autograder.tests.handed_in import reference, replaced
+from autograder.tests.running import run
+from handout.problems import load_assignment
+
+ASSIGNMENT = load_assignment()
+BONUS = next(problem for problem in ASSIGNMENT.problems if problem.bonus)
+ANA, BO = Student("Ana Nuñez", "00123", "ana@example.edu"), Student("=Bo", "", "bo@example.edu")
+
+
+def row(problem: str, name: str, points: float = 1.0, **fields) -> Row:
+    number = ASSIGNMENT.problem(problem).number
+    test = f"test_{problem.split('.')[0]}.py::test_{name}"
+    return Row(number, problem, test, f"What {name} says.", points, **{"outcome": "passed", "output": "", **fields})
+
+
+def lost(problem: str, name: str, points: float = 1.0, cause: str = "wrong", **fields) -> Row:
+    return row(problem, name, points, outcome="failed", cause=cause, **{"output": f"<b>{name}</b> is wrong", **fields})
+
+
+def record(id: str, *rows: Row, **fields) -> Record:
+    return replace(Record(id, "graded", "", Grade(rows, "full"), 1.5, "d", "1.0+0123abcd", ()), **fields)
+
+
+def handed_in(id: str, *students: Student, has_files: bool = True) -> HandedIn:
+    return HandedIn(id, students, "2026-11-30 01:02:03.000000000 Z", has_files)
+
+
+CLASS = (handed_in("submission_1", ANA, BO), handed_in("submission_2"), handed_in("submission_3", has_files=False))
+RECORDS = {
+    "submission_1": record("submission_1", row("napkin.training_flops", "a"), lost("napkin.training_days", "b", 2.0)),
+    "submission_2": record(
+        "submission_2", row("napkin.training_flops", "a"), status="crashed", detail="the worker ended"
+    ),
+}
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# The grade book
+
+
+def test_every_student_of_a_group_has_a_line_and_no_grade_is_no_zero(tmp_path):
+    students = lines(CLASS, RECORDS, Marks(()))
+    write_grades(tmp_path, students, ASSIGNMENT, problems_of(RECORDS, ASSIGNMENT))
+    book = table(tmp_path / "grades.csv")
+    assert [(line["Name"], line["SID"], line["Status"], line["Total Score"]) for line in book] == [
+        ("Ana Nuñez", "00123", "graded", "1"),
+        ("'=Bo", "", "graded", "1"),
+        ("", "", "crashed", ""),
+        ("", "", "no folder", ""),
+    ]
+    assert (book[0]["1.1 napkin.training_flops"], book[0]["1.2 napkin.training_days"]) == ("1", "0")
+    assert book[2]["1.1 napkin.training_flops"] == "" and book[2]["Why not graded"] == "the worker ended"
+    text = (tmp_path / "grades.csv").read_text(encoding="utf-8")
+    assert '"00123"' in text and ',"1",' not in text  # ids are text, points are numbers
+    canvas = table(tmp_path / "canvas.csv")
+    assert [
+        (line["Student"], line["SIS User ID"], line["SIS Login ID"], line[ASSIGNMENT.title]) for line in canvas[1:]
+    ] == [
+        ("Ana Nuñez", "00123", "ana@example.edu", "1"),
+        ("'=Bo", "", "bo@example.edu", "1"),
+    ]
+
+
+def marks(folder: Path, *text: str) -> Marks:
+    (folder / "manual.csv").write_text("who,points,why\n" + "\n".join(text) + "\n", encoding="utf-8")
+    return read_marks(folder / "manual.csv", CLASS)
+
+
+def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_path):
+    given = marks(tmp_path, 'submission_1,2,"a, b"', "00123,-0.5,late", "submission_2,7,on paper")
+    totals = [line.total for line in lines(CLASS, RECORDS, given)]
+    assert totals == [2.5, 3.0, 7.0, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nobody,1,", "nobody in the export"),
+        ("submission_1,many,", "is no number"),
+        ("submission_1,nan,", "is no number"),
+        (",1,", "nobody in the export"),
+    ],
+)
+def test_a_mark_that_cannot_be_right_is_refused_with_its_line(tmp_path, text, words):
+    with pytest.raises(BadMarks, match=words) as error:
+        marks(tmp_path, "submission_1,1,", text)
+    assert "line 3" in str(error.value)
+
+
+def test_a_file_of_marks_with_other_columns_is_refused(tmp_path):
+    (tmp_path / "manual.csv").write_text("name,points\nAna,1\n", encoding="utf-8")
+    with pytest.raises(BadMarks, match="the first line must be who,points,why"):
+        read_marks(tmp_path / "manual.csv", CLASS)
+
+
+# Records
+
+
+def test_a_record_comes_back_as_it_was(tmp_path):
+    one = record(
+        "submission_1",
+        row("napkin.training_flops", "a"),
+        lost("napkin.training_days", "b", misconception="forgot", staff="ValueError: \x1b[1m", output="a\nb"),
+        digest="e3", shape=(1, 2**47),
+    )  # fmt: skip
+    save(one, tmp_path)
+    assert load(tmp_path, "submission_1") == one
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"extra_data": {"status": "graded"}}', b"\xff"])
+def test_a_file_that_is_no_record_counts_as_none(tmp_path, content):
+    path = path_of(tmp_path, "submission_1")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    assert load(tmp_path, "submission_1") is None
+
+
+# Numbers
+
+
+def test_rates_are_of_those_who_tried_and_suspicious_tests_are_flagged():
+    def one(i: int) -> Record:
+        rows = [
+            row("napkin.training_flops", "everybody"),
+            lost("napkin.training_days", "nobody"),
+            (row if i >= 5 else lost)("napkin.max_parameters", "the_strong"),
+            (row if i < 3 else lost)("napkin.bytes_per_parameter", "the_weak"),
+            lost("dtypes.float_limits", "few", cause="not started") if i < 8 else row("dtypes.float_limits", "few"),
+            *(
+                row("memory.storage_bytes", f"m{k}") if k < i else lost("memory.storage_bytes", f"m{k}")
+                for k in range(9)
+            ),
+        ]
+        return record(f"submission_{i}", *rows)
+
+    numbers = class_statistics([one(i) for i in range(10)], ASSIGNMENT)
+    tests = {item.id.removeprefix("test_"): item for item in numbers.tests}
+    assert {name: tests[name].flag for name in ("everybody", "nobody", "the_strong", "the_weak")} == {
+        "everybody": "everybody passes",
+        "nobody": "nobody passes",
+        "the_strong": "",
+        "the_weak": "the weaker do better",
+    }
+    assert (tests["few"].tried, tests["few"].rate) == (2, 1.0)
+    assert tests["the_strong"].rate == 0.5 and tests["the_strong"].discrimination > 0.8
+    assert tests["the_weak"].discrimination < -0.7
+    assert numbers.causes == {"not started": (8, 8), "wrong": (10, 10 + 5 + 7 + 45)}
+    assert sum(numbers.histogram()) == 10
+
+
+def test_a_misconception_counts_once_a_submission():
+    def wrong(i: int, name: str) -> Record:
+        rows = [lost("napkin.training_flops", test, misconception=name) for test in ("a", "b")]
+        return record(f"submission_{i}", *rows)
+
+    numbers = class_statistics([wrong(1, "x"), wrong(2, "x"), wrong(3, "y"), wrong(4, "")], ASSIGNMENT)
+    assert numbers.misconceptions == (("napkin.training_flops", "x", 2), ("napkin.training_flops", "y", 1))
+
+
+def test_no_correlation_is_made_up():
+    assert correlation([1, 2, 3], [1, 2, 3]) is None  # too few
+    assert correlation([1] * 9, range(9)) is None
+    assert correlation(range(9), range(9)) == pytest.approx(1.0)
+
+
+# Near-identical submissions
+
+OWN = """
+def f(a, b):
+    # {comment}
+    total_{name} = [x * {n} + len(a) for x in range(b) if x % {n} == a.index(x)]
+    for i_{name}, part in enumerate(zip(total_{name}, a[{n}:], b[:-{n}])):
+        if part[0] > {n} and part[1] != sum(total_{name}):
+            total_{name}.append(max(part, key=lambda p: p * {n} - i_{name}))
+    while len(total_{name}) > {n}:
+        total_{name} = total_{name}[{n}:] + [min(total_{name}) // {n} ** 2]
+    return {{k: v * {n} for k, v in zip(total_{name}, reversed(total_{name}))}}
+"""
+
+
+def numbers_of(**files: str) -> tuple[int, ...]:
+    return tuple(shape({name: text.encode() for name, text in files.items()}))
+
+
+def test_renaming_comments_and_order_hide_nothing():
+    common = reference("memory")
+    shapes = {f"s{n}": numbers_of(a=common, b=OWN.format(name="x", n=n, comment=n)) for n in range(2, 30)}
+    shapes["copy"] = numbers_of(a=common, b=OWN.format(name="renamed", n=7, comment="all my own work"))
+    half = common.index("def storage_bytes")
+    shapes["moved"] = numbers_of(
+        a=common[half:] + "\n\n" + common[:half].split('"""', 2)[2], b=OWN.format(name="x", n=9, comment="")
+    )
+    found = similar(shapes)
+    assert {"copy", "s7"} in [set(pair.submissions) for pair in found if pair.similarity == 1.0]
+    assert any({"moved", "s9"} <= set(pair.submissions) for pair in found)
+    assert all({"copy", "moved"} & set(pair.submissions) for pair in found)  # the common solution accuses nobody
+
+
+def test_stubs_accuse_nobody():
+    stubs = {path.name: path.read_text() for path in Path("student").glob("*.py")}
+    assert similar({"a": numbers_of(**stubs), "b": numbers_of(**stubs)}) == []
+
+
+@pytest.mark.parametrize("source", [b"def f(:", b"\0", b"x = " + b"(" * 5000, b"\xff\xfe", b"if 1:\n" * 1])
+def test_a_file_that_is_no_python_has_no_shape(source):
+    assert shape({"a": source}) == []
+
+
+# Two runs, and two devices
+
+
+def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    a, b = row("napkin.training_flops", "a"), row("napkin.training_days", "b", 2.0)
+    for folder, rows in ((before, (a, b)), (after, (a, lost("napkin.training_days", "b", 2.0)))):
+        save(record("submission_1", *rows), folder)
+        save(record("submission_2", a, b), folder)
+    save(record("submission_3", a, status="crashed"), before)
+    save(record("submission_3", a), after)
+    (before / "manual.csv").write_text("who,points,why\n")
+    said = told(changes(before, after), before, after)
+    assert "submission_1  3 -> 1  -2" in said and "    -2  test_napkin.py::test_b: passed -> failed" in said
+    assert "submission_3  crashed -> 1" in said
+    assert "2 of 3 submissions differ: 0 have more points, 1 fewer" in said
+    assert any("has marks that a person gave" in line for line in said)
+    code, out, _ = run("regrade", before, after)
+    assert code == 0 and out.splitlines() == said
+
+
+def test_a_merge_adds_bonus_rows_of_the_same_files_only():
+    a, bonus = row("napkin.training_flops", "a"), row(BONUS.id, "gpu", BONUS.points)
+    cpu = {f"submission_{i}": record(f"submission_{i}", a) for i in (1, 2, 3)}
+    cpu["submission_4"] = record("submission_4", a, status="unreadable")
+    cuda = {
+        "submission_1": record("submission_1", lost("napkin.training_flops", "a"), bonus),
+        "submission_2": record("submission_2", bonus, digest="another"),
+        "submission_5": record("submission_5", bonus),
+    }
+    records, said = merged(cpu, cuda, ASSIGNMENT)
+    assert {id: one.score for id, one in records.items()} == {
+        "submission_1": 1 + BONUS.points,
+        "submission_2": 1,
+        "submission_3": 1,
+        "submission_4": None,
+    }
+    assert len(said) == 4 and problems_of(records, ASSIGNMENT) == ["napkin.training_flops", BONUS.id]
+
+
+def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
+    a, bonus = row("napkin.training_flops", "a"), row(BONUS.id, "gpu", BONUS.points)
+    for folder, rows in ((tmp_path / "cpu", [a]), (tmp_path / "cuda", [bonus])):
+        save(record("submission_1", *rows), folder)
+        save_students(folder, CLASS)
+    (tmp_path / "cpu" / "manual.csv").write_text("who,points,why\nsubmission_1,10,essay\n")
+
+    def content(name: str) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
+
+    before = content("cpu"), content("cuda")
+    code, out, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")
+    assert code == 0, err
+    assert before == (content("cpu"), content("cuda"))
+    assert [line["Total Score"] for line in table(tmp_path / "both" / "grades.csv")][:2] == [
+        f"{11 + BONUS.points:g}"
+    ] * 2
+    code, _, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "cpu")
+    assert code == 2 and len(err.splitlines()) == 1 and before[0] == content("cpu")
+    for arguments in (
+        ["merge", tmp_path, tmp_path / "cuda", "--out", tmp_path / "x"],
+        ["regrade", tmp_path / "cpu", tmp_path],
+    ):
+        code, out, err = run(*arguments)
+        assert code == 2 and "there are no results of a class" in err and len(err.splitlines()) == 1 and out == ""
+
+
+# The report
+
+HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory) -> Path:
+    """A run's folder with a report, and one without identities beside it."""
+    folder = tmp_path_factory.mktemp("report")
+    people = [handed_in("submission_1", ANA, BO), handed_in("submission_2", Student(HOSTILE, "Q77Z", "x@example.edu"))]
+    people += [handed_in(f"submission_{i}", Student(f"Person {i}", f"{i}", f"p{i}@example.edu")) for i in range(3, 40)]
+    records = {}
+    for i, one in enumerate(people):
+        rows = [
+            row("napkin.training_flops", "a"),
+            (lost if i % 3 else row)("napkin.training_days", "b", output=HOSTILE),
+            *(
+                row("memory.storage_bytes", f"m{k}") if k < i % 7 else lost("memory.storage_bytes", f"m{k}")
+                for k in range(6)
+            ),
+            lost(
+                "strides.flat_index", "s", cause="timeout" if i == 4 else "escape" if i == 5 else "wrong", staff=HOSTILE
+            ),
+        ]
+        shape = tuple(range(1000 * i, 1000 * i + 50)) if i != 8 else tuple(range(7000, 7050))
+        records[one.id] = record(one.id, *rows, shape=shape)
+    records["submission_9"] = replace(records["submission_9"], status="crashed", detail="Ana did it")
+    for anonymous in (False, True):
+        place = folder / ("anonymous" if anonymous else "named")
+        place.mkdir()
+        write_report(place, ASSIGNMENT, people, records, lines(people, records, Marks(())), anonymous)
+    return folder
+
+
+def text_of(path: Path) -> str:
+    return html.unescape(path.read_text(encoding="utf-8"))
+
+
+def test_a_report_needs_no_network_and_its_title_names_nobody(run_folder):
+    page = (run_folder / "named" / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//|@import|url\(""", page)
+    assert "<title>Class report</title>" in page and "default-src 'none'" in page
+    assert "Ana Nuñez" in page and "results/submission_1/results.json" in page
+
+
+def test_a_report_without_identities_has_none(run_folder):
+    page = text_of(run_folder / "anonymous" / "report.html")
+    for word in ("Ana", "=Bo", "00123", "example.edu", "Person", "submission_", "owned", "Q77Z"):
+        assert word not in page, word
+    assert "No. 1" in page
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+QUIET = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
+PROBE = """<script>
+addEventListener("load", () => setTimeout(() => {
+  const pages = [...document.querySelectorAll("iframe")].map(frame => {
+    const page = frame.contentDocument, root = page.documentElement;
+    const shown = e => e.getClientRects().length > 0;
+    const texts = [...page.querySelectorAll("svg.chart text")].map(e => e.getBoundingClientRect().height);
+    const rows = page.getElementById("rows");
+    return {
+      width: root.clientWidth, needs: root.scrollWidth, title: page.title, letters: Math.min(...texts),
+      columns: page.querySelectorAll("svg.chart rect").length,
+      rows: rows.hidden ? "" : rows.innerText, scripts: page.scripts.length, images: page.images.length,
+      wide: [...page.querySelectorAll(".wide")].filter(shown).length,
+      colour: getComputedStyle(page.body).backgroundColor,
+    };
+  });
+  document.body.textContent = JSON.stringify(pages);
+}, 300));
+</script>"""
+
+
+def looked_at(folder: Path, page: Path, scheme: int) -> list[dict]:
+    """Return what a browser finds on a page: on a phone, on a phone at one student's rows, on a desk."""
+    frames = "".join(
+        f'<iframe src="{page.as_uri()}{anchor}" style="width:{width}px;height:800px;border:0"></iframe>'
+        for width, anchor in ((360, ""), (360, "#s2"), (1100, ""))
+    )
+    (folder / "look.html").write_text(f"<!doctype html><meta charset=utf-8><body>{frames}{PROBE}", encoding="utf-8")
+    command = [CHROMIUM, *QUIET.split(), "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}"]
+    command += [f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=5000", "--dump-dom"]
+    ended = subprocess.run([*command, (folder / "look.html").as_uri()], capture_output=True, text=True, timeout=120)
+    body = re.search(r"<body>(.*?)</body>", ended.stdout, re.DOTALL)
+    assert body, ended.stderr
+    return json.loads(html.unescape(body[1]))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (apt-get install chromium)")
+def test_a_browser_shows_the_report_on_a_phone_and_on_a_desk(run_folder, tmp_path):
+    phone, student, desk = looked_at(tmp_path, run_folder / "named" / "report.html", scheme=1)
+    for page in (phone, student, desk):
+        assert page["needs"] <= page["width"], "it has to be scrolled sideways"
+        assert page["title"] == "Class report" and page["images"] == 0 and page["scripts"] == 2, (
+            "student text became markup"
+        )
+        assert page["columns"] == 10 and page["letters"] >= 9, "the chart cannot be read"
+    assert phone["rows"] == "" and HOSTILE in student["rows"] and "What b says." in student["rows"]
+    assert phone["wide"] == 0 and desk["wide"] > 0
+    dark = looked_at(tmp_path, run_folder / "named" / "report.html", scheme=0)
+    assert dark[0]["colour"] != phone["colour"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (apt-get install chromium)")
+def test_a_report_prints(run_folder, tmp_path):
+    command = [
+        CHROMIUM,
+        *QUIET.split(),
+        f"--user-data-dir={tmp_path / 'profile'}",
+        f"--print-to-pdf={tmp_path / 'p.pdf'}",
+    ]
+    subprocess.run(
+        [*command, (run_folder / "named" / "report.html").as_uri()], check=True, capture_output=True, timeout=120
+    )
+    data = (tmp_path / "p.pdf").read_bytes()
+    assert data.startswith(b"%PDF") and 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 12
+
+
+def test_replacing_is_a_renaming_that_the_shape_sees():
+    source = reference("strides")
+    other = replaced(
+        source, "flat_index", "def flat_index(*args):\n    return sum(len(str(a)) * 3 for a in args if a)\n"
+    )
+    assert numbers_of(a=source) != numbers_of(a=other)
