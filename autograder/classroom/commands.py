@@ -1,6 +1,7 @@
 """The commands of a class: what TAs type. Bad input is one line on standard error and exit status 2, and nothing is changed by it."""
 
 import argparse
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,12 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     grade.add_argument("--workers", type=_count, help="submissions at once (default: a worker a core)")
     grade.add_argument("--anonymous", action="store_true", help="leave names, ids and emails out of report.html")
+    grade.add_argument("--cluster", choices=["slurm", "local"], help="grade in jobs, of Slurm or of this machine")
+    grade.add_argument("--partition", help="of the Slurm cluster (default: its own)")
+    grade.add_argument(
+        "--jobs", type=_count, help="how many (default: one for every 100 submissions; on this machine one)"
+    )
+    grade.add_argument("--part", type=Path, help=argparse.SUPPRESS)  # in a job: a file with the submissions to grade
     grade.add_argument(
         "--isolation",
         choices=["full", "process"],
@@ -72,9 +79,15 @@ def _class(options: argparse.Namespace) -> int:
     from autograder.classroom.manual import NAME, BadMarks, read_marks
 
     assignment = load_assignment()
+    modules = frozenset(part.id for part in assignment.parts)
     folder: Path = options.out
     try:
+        if options.partition and options.cluster != "slurm":
+            raise CannotGrade("a partition is one of a Slurm cluster: say CLUSTER=slurm too")
         files = Files(options.export)
+        if options.part:
+            ids = options.part.read_text(encoding="utf-8").split()
+            return _grade(files, folder, pending(files, folder, ids, modules), options)
         export = read_export(files)
         _make_folder(folder, options.export)
         with lock(folder):
@@ -89,15 +102,41 @@ def _class(options: argparse.Namespace) -> int:
                 print(f"class: {warning}")
             remove_halves(folder, ids)
             save_students(folder, export.handed_in)
-            todo = pending(files, folder, ids, frozenset(part.id for part in assignment.parts))
+            todo = pending(files, folder, ids, modules)
             if len(todo) < len(ids):
                 print(f"{len(ids) - len(todo)} of {len(ids)} submissions are graded already")
-            if todo and (status := _grade(files, folder, todo, options)):
+            if options.cluster:
+                todo = _grade_by_jobs(folder, todo, options)
+            elif todo and (status := _grade(files, folder, todo, options)):
                 return status
             end_if_stopped()
+            if options.cluster and todo:
+                refuse("class", f"{len(todo)} submissions have no result, see {folder}/jobs: run it again")
+                return _finish(folder, export.handed_in, marks, options.anonymous) or 1
             return _finish(folder, export.handed_in, marks, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked) as error:
         return refuse("class", error)
+
+
+def _grade_by_jobs(folder: Path, ids: list[str], options: argparse.Namespace) -> list[str]:
+    """Grade these submissions by jobs, and return those that have no result then."""
+    from autograder.classroom.cluster import Cluster, NoCluster, command
+
+    workers = options.workers or (8 if options.cluster == "slurm" else len(os.sched_getaffinity(0)))
+    cluster = Cluster(options.cluster, options.partition, options.jobs, workers)
+    where = [
+        options.export.resolve(),
+        "--out",
+        folder.resolve(),
+        "--workers",
+        workers,
+        "--isolation",
+        options.isolation,
+    ]
+    try:
+        return cluster.run(folder, ids, lambda part: command("class", *where, "--part", part))
+    except NoCluster as error:
+        raise CannotGrade(error) from None
 
 
 def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Namespace) -> int:

@@ -1,0 +1,134 @@
+"""The same class in jobs: of a real Slurm, and of this machine."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autograder.tests import slurm, traces
+from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results, small_tree
+from autograder.tests.running import open_folder, run, started
+
+CLASS = {"submission_1": GOOD, "submission_2": SLOW, "submission_3": WRONG, "submission_4": {"hw.zip": b"cut"}}
+SCORES = {"submission_1": "13", "submission_2": "12", "submission_3": "12", "submission_4": ""}
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that is not closed to other users."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def tree(place) -> Path:
+    """The grader with one part."""
+    return small_tree(place)
+
+
+def scores(out: Path) -> dict[str, str]:
+    return {id: line["Total Score"] for id, line in grades(out).items()}
+
+
+@pytest.fixture(scope="module")
+def cluster(place) -> Iterator[dict[str, str]]:
+    """A running Slurm."""
+    if os.geteuid() != 0 or slurm.missing():
+        if os.environ.get("CI"):  # there it is installed, so that nobody takes a skipped test for one that passed
+            pytest.fail(f"Slurm is not there: {', '.join(slurm.missing()) or 'this is not root'}")
+        pytest.skip(
+            f"needs root and Slurm: {', '.join(slurm.missing())} (apt-get install slurmctld slurmd slurm-client munge)"
+        )
+    with slurm.cluster(place / "slurm") as environment:
+        yield environment
+
+
+def test_a_slurm_array_of_which_a_job_is_killed_yields_every_grade(place, tree, cluster):
+    out = place / "slurm-out"
+    arguments = ["class", export(place / "class", CLASS), "--out", out, "--cluster", "slurm", "--partition", "class"]
+    with started(*arguments, "--jobs", 2, "--workers", 1, tree=tree, **cluster) as command:
+        assert traces.eventually(lambda: (out / "jobs" / "running.json").exists(), 60)
+        kind, first, second = json.loads((out / "jobs" / "running.json").read_text())
+        assert kind == "slurm" and first.split("_")[0] == second.split("_")[0], "not one array"
+        assert traces.eventually(lambda: len(queued(cluster, "RUNNING")) == 2, 60)
+        # The second job has the submission that runs until its time is up.
+        assert traces.eventually(lambda: any((out / "jobs").glob(f"{second}/*.out")), 60)
+        subprocess.run(["scancel", "--signal=KILL", second], env={**os.environ, **cluster}, check=True)
+        code, printed, err = command.end(180)
+        assert code == 0, err
+        assert traces.eventually(command.has_left_nothing)
+    assert scores(out) == SCORES
+    assert "3 of 4 submissions graded" in printed
+    assert queued(cluster) == []
+    assert len([path for path in (out / "jobs").iterdir() if path.is_dir() and path.name[0].isdigit()]) >= 3, (
+        "nothing was handed out again"
+    )
+
+
+def queued(cluster: dict[str, str], state: str = "all") -> list[str]:
+    command = ["squeue", "--noheader", "--array", "--format=%i", *(["--states", state] if state != "all" else [])]
+    return subprocess.run(command, env={**os.environ, **cluster}, capture_output=True, text=True).stdout.split()
+
+
+def test_a_run_that_is_killed_leaves_jobs_that_the_next_one_ends(place, tree, cluster):
+    out = place / "again-out"
+    arguments = [
+        "class",
+        export(place / "again", {"submission_1": SLOW}),
+        "--out",
+        out,
+        "--cluster",
+        "slurm",
+        "--workers",
+        1,
+    ]
+    with started(*arguments, tree=tree, **cluster) as command:
+        assert traces.eventually(lambda: (out / "jobs" / "running.json").exists(), 60)
+        command.process.kill()
+        command.end()
+    old = queued(cluster)
+    assert len(old) == 1
+    code, _, err = run(*arguments, tree=tree, **cluster)
+    assert code == 0, err
+    assert scores(out) == {"submission_1": "12"} and queued(cluster) == []
+
+
+def test_a_partition_that_there_is_not_is_refused_with_one_line(place, tree, cluster):
+    arguments = [
+        "class",
+        export(place / "none", {"submission_1": GOOD}),
+        "--out",
+        place / "none-out",
+        "--cluster",
+        "slurm",
+    ]
+    code, out, err = run(*arguments, "--partition", "nowhere", tree=tree, **cluster)
+    assert code == 2 and len(err.splitlines()) == 1 and "invalid partition" in err.lower() and out == ""
+
+
+def test_without_slurm_jobs_of_slurm_are_refused_with_one_line(place, tree):
+    arguments = [
+        "class",
+        export(place / "none2", {"submission_1": GOOD}),
+        "--out",
+        place / "none2-out",
+        "--cluster",
+        "slurm",
+    ]
+    code, out, err = run(*arguments, tree=tree, PATH="/nowhere")
+    assert code == 2 and len(err.splitlines()) == 1 and out == "", err
+
+
+def test_jobs_of_this_machine_yield_the_same_results_as_workers(place, tree):
+    folder = export(place / "local", {id: CLASS[id] for id in ("submission_1", "submission_3", "submission_4")})
+    for out, options in (
+        (place / "jobs-out", ["--cluster", "local", "--jobs", 2, "--workers", 1]),
+        (place / "workers-out", []),
+    ):
+        code, _, err = run("class", folder, "--out", out, *options, tree=tree)
+        assert code == 0, err
+    assert results(place / "jobs-out") == results(place / "workers-out")
+    assert (place / "jobs-out" / "grades.csv").read_text() == (place / "workers-out" / "grades.csv").read_text()
