@@ -2,10 +2,7 @@
 
 import csv
 import html
-import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from autograder.classroom.shape import shape
 from autograder.classroom.similar import similar
 from autograder.classroom.statistics import class_statistics, correlation
 from autograder.grade import Grade, Row
+from autograder.tests import browser
 from autograder.tests.handed_in import reference, replaced
 from autograder.tests.running import run
 from handout.problems import load_assignment
@@ -354,8 +352,6 @@ def test_a_report_without_identities_has_none(run_folder):
     assert "No. 1" in page
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-QUIET = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 PROBE = """<script>
 addEventListener("load", () => setTimeout(() => {
   const pages = [...document.querySelectorAll("iframe")].map(frame => {
@@ -376,24 +372,18 @@ addEventListener("load", () => setTimeout(() => {
 </script>"""
 
 
-def looked_at(folder: Path, page: Path, scheme: int) -> list[dict]:
+def looked_at(folder: Path, page: Path, scheme: str) -> list[dict]:
     """Return what a browser finds on a page: on a phone, on a phone at one student's rows, on a desk."""
     frames = "".join(
         f'<iframe src="{page.as_uri()}{anchor}" style="width:{width}px;height:800px;border:0"></iframe>'
         for width, anchor in ((360, ""), (360, "#s2"), (1100, ""))
     )
-    (folder / "look.html").write_text(f"<!doctype html><meta charset=utf-8><body>{frames}{PROBE}", encoding="utf-8")
-    command = [CHROMIUM, *QUIET.split(), "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}"]
-    command += [f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=5000", "--dump-dom"]
-    ended = subprocess.run([*command, (folder / "look.html").as_uri()], capture_output=True, text=True, timeout=120)
-    body = re.search(r"<body>(.*?)</body>", ended.stdout, re.DOTALL)
-    assert body, ended.stderr
-    return json.loads(html.unescape(body[1]))
+    return browser.found_by(f"<!doctype html><meta charset=utf-8><body>{frames}{PROBE}", folder, scheme)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (apt-get install chromium)")
+@browser.needs_browser
 def test_a_browser_shows_the_report_on_a_phone_and_on_a_desk(run_folder, tmp_path):
-    phone, student, desk = looked_at(tmp_path, run_folder / "named" / "report.html", scheme=1)
+    phone, student, desk = looked_at(tmp_path, run_folder / "named" / "report.html", scheme="light")
     for page in (phone, student, desk):
         assert page["needs"] <= page["width"], "it has to be scrolled sideways"
         assert page["title"] == "Class report" and page["images"] == 0 and page["scripts"] == 2, (
@@ -402,21 +392,13 @@ def test_a_browser_shows_the_report_on_a_phone_and_on_a_desk(run_folder, tmp_pat
         assert page["columns"] == 10 and page["letters"] >= 9, "the chart cannot be read"
     assert phone["rows"] == "" and HOSTILE in student["rows"] and "What b says." in student["rows"]
     assert phone["wide"] == 0 and desk["wide"] > 0
-    dark = looked_at(tmp_path, run_folder / "named" / "report.html", scheme=0)
+    dark = looked_at(tmp_path, run_folder / "named" / "report.html", scheme="dark")
     assert dark[0]["colour"] != phone["colour"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (apt-get install chromium)")
+@browser.needs_browser
 def test_a_report_prints(run_folder, tmp_path):
-    command = [
-        CHROMIUM,
-        *QUIET.split(),
-        f"--user-data-dir={tmp_path / 'profile'}",
-        f"--print-to-pdf={tmp_path / 'p.pdf'}",
-    ]
-    subprocess.run(
-        [*command, (run_folder / "named" / "report.html").as_uri()], check=True, capture_output=True, timeout=120
-    )
+    browser.run(tmp_path, f"--print-to-pdf={tmp_path / 'p.pdf'}", (run_folder / "named" / "report.html").as_uri())
     data = (tmp_path / "p.pdf").read_bytes()
     assert data.startswith(b"%PDF") and 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 12
 

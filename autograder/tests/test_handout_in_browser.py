@@ -1,19 +1,15 @@
 """The handout's web pages in a real browser, at the widths of a phone and of a desk, light and dark."""
 
 import html
-import json
 import re
-import shutil
-import subprocess
 
 import pytest
 
+from autograder.tests.browser import SCHEMES, found_by, needs_browser
+
 LANGUAGES = ("en", "zh")
 PHONE, DESK = 360, 1280  # pixels
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SCHEMES = {"dark": 0, "light": 1}  # as Blink numbers them
 
-# A frame is a viewport of its own, narrower than any window that a browser opens.
 WRAPPER = """<!DOCTYPE html><meta charset="utf-8"><body>{frames}<script>
 const luminance = c => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) =>
   sum + weight * (c[i] <= 10.31 ? c[i] / 3294.6 : ((c[i] / 255 + 0.055) / 1.055) ** 2.4), 0);
@@ -57,20 +53,7 @@ def looked_at(pages, scheme, folder):
         for language, page in pages.items()
         for width in (PHONE, DESK)
     )
-    wrapper = folder / f"{scheme}.html"
-    wrapper.write_text(WRAPPER.replace("{frames}", frames), encoding="utf-8")
-    quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --disable-gpu --hide-scrollbars"
-    run = subprocess.run(
-        [str(BROWSER), "--headless", "--no-sandbox", *quiet.split(), f"--user-data-dir={folder / 'profile'}"]
-        + [f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}", "--virtual-time-budget=10000", "--dump-dom"]
-        + [wrapper.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    body = re.search(r"<body>(.*)</body>", run.stdout, re.DOTALL)
-    assert body, run.stderr
-    return json.loads(html.unescape(body[1]))
+    return found_by(WRAPPER.replace("{frames}", frames), folder, scheme)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +66,7 @@ def pages():
     return {language: build.finish_html(handout.compile(language, "html")[0].decode()) for language in LANGUAGES}
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@needs_browser
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pages_fit_phone_and_desk_and_can_be_read(pages, scheme, tmp_path):
     found = looked_at(pages, scheme, tmp_path)
