@@ -154,7 +154,7 @@ def test_seed_everything_returns_two_generators(observe, seed):
 
 @number("10.2")
 @weight(1)
-@pytest.mark.parametrize("sizes", [(8,), (4, 4), (7, 1), (2, 5, 3, 1)], ids=["one", "equal", "unequal", "four unequal"])
+@pytest.mark.parametrize("sizes", [(8,), (7, 1), (2, 5, 3, 1), (4, 4)], ids=["one", "unequal", "four unequal", "equal"])
 def test_train_step_accumulates_to_one_big_batch(compare, seed, sizes):
     """train_step: microbatches, equal or not, take the step of the whole batch, and return its loss."""
 
@@ -170,7 +170,7 @@ def test_train_step_accumulates_to_one_big_batch(compare, seed, sizes):
 
 @number("10.2")
 @weight(0.5)
-@pytest.mark.parametrize("case", ["left from before", "three steps"])
+@pytest.mark.parametrize("case", ["three steps", "left from before"])
 def test_train_step_clears_old_gradients(compare, seed, case):
     """train_step: gradients from before the step do not count."""
 
@@ -385,12 +385,13 @@ def test_train_takes_exactly_its_batches(compare, seed):
 
 @number("10.3")
 @weight(0.5)
-def test_train_accounts_for_its_steps(observe, seed):
+@pytest.mark.parametrize("case", ["FLOPs and MFU", "seconds"])
+def test_train_accounts_for_its_steps(compare, observe, seed, case):
     """train: the seconds of each step, the FLOPs of all of them, and the MFU that follows."""
-    pauses = [0.0, 0.03, 0.0, 0.0, 0.015, 0.0]
+    pauses = [0.0, 0.03, 0.0, 0.0, 0.015, 0.0] if case == "seconds" else [0.0] * 3
     flops_per_step, peak = 3_000_000_000_000_000_001, 3.5e19  # too large a number for a float to hold exactly
 
-    def probe(lib):
+    def run(lib: Any) -> tuple[Any, float]:
         model, batches = network(seed), rows(seed, *[2] * len(pauses))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         remaining = iter(pauses)
@@ -402,10 +403,21 @@ def test_train_accounts_for_its_steps(observe, seed):
         begin = time.perf_counter()
         with mock.patch.object(lib.training, "train_step", plain_step):
             run = lib.training.train(model, optimizer, slow_mse, batches, len(pauses), flops_per_step, peak)
-        elapsed = time.perf_counter() - begin
-        return run.step_seconds, elapsed, run.num_flops, run.mfu
+        return run, time.perf_counter() - begin
 
-    seconds, elapsed, num_flops, mfu = observe("training.train", probe, like=([0.0], 0.0, 0, 0.0))
+    def accounts(lib):
+        done, _ = run(lib)
+        # What the MFU makes of the run's own seconds is the same number whatever the clock says.
+        return done.num_flops, done.mfu * sum(done.step_seconds) * peak / flops_per_step
+
+    def times(lib):
+        done, elapsed = run(lib)
+        return done.step_seconds, elapsed
+
+    if case == "FLOPs and MFU":
+        compare("training.train", accounts, rtol=1e-6)
+        return
+    seconds, elapsed = observe("training.train", times, like=([0.0], 0.0))
     assert len(seconds) == len(pauses), "step_seconds has one number for each step."
     # Only bounds that no other load on the machine can break: a step takes no less than the pause inside it.
     assert all(s >= 0.95 * pause for s, pause in zip(seconds, pauses, strict=True)), (
@@ -413,9 +425,6 @@ def test_train_accounts_for_its_steps(observe, seed):
     )
     assert all(s > 0 for s in seconds), "A step takes more than 0 seconds."
     assert sum(seconds) <= elapsed * 1.001, "The steps' seconds add up to more than the whole call took."
-    assert num_flops == len(pauses) * flops_per_step, "num_flops is num_steps · flops_per_step, exactly."
-    expected = num_flops / sum(seconds) / peak
-    assert abs(mfu - expected) <= 1e-6 * expected, "The MFU is all FLOPs over all step_seconds, over the peak."
 
 
 class Run:
