@@ -2,11 +2,12 @@
 
 In this order: type, structure and length, shape, dtype, device, strides and aliasing where asked, finite, values. The first
 difference ends it. A `Difference` says what a student may read of a hidden test (the property that failed, never a
-value that could give the input away), and beside it what staff read.
+value that could give the input away), and beside it what staff read. A probe that answers several questions returns a dict whose
+keys are words about them, "where nothing is summed": the student reads them after the property. A key of one word is data.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, isnan
 from typing import Any
 
@@ -115,7 +116,10 @@ class _Walk:
         elif isinstance(expected, dict):
             if list(map(_key, expected)) != list(map(_key, got)) and set(map(_key, expected)) != set(map(_key, got)):
                 return Difference("A dict has other keys than expected.", f"{path}: {list(got)}, not {list(expected)}")
-            pairs = ((f"{path}[{key!r}]", expected[key], got[key]) for key in expected)
+            for key in expected:
+                if difference := self.compare(expected[key], got[key], f"{path}[{key!r}]"):
+                    return _about(key, difference)
+            return None
         elif isinstance(expected, float):
             return self._floats(expected, got, path)
         else:
@@ -176,6 +180,12 @@ class _Walk:
         index = tuple(wrong.nonzero()[0].tolist())
         place = f"; the first place is index {index}" if index else ""
         return Difference(f"A tensor's values differ{place}.", f"{path}: {_place(wrong, a, b)}")
+
+
+def _about(key: object, difference: Difference) -> Difference:
+    if type(key) is not str or " " not in key:
+        return difference
+    return replace(difference, reason=f"{difference.reason.removesuffix('.')} ({key}).")
 
 
 def _refusals(expected: tuple[Any, ...], got: tuple[Any, ...], path: str) -> Difference | None:

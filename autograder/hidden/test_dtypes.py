@@ -79,10 +79,11 @@ def test_float_limits_without_infinity_go_further(compare, observe, case):
     widths = [(4, 3)] if case == "e4m3fn" else [(e, m) for e in range(2, 11) for m in (1, 2, 3, 7, 10, 52)]
 
     def probe(lib):
-        return [lib.dtypes.float_limits(*width, has_inf=False).max for width in widths]
+        return {"the largest number": [lib.dtypes.float_limits(*width, has_inf=False).max for width in widths]}
 
     if case == "e4m3fn":
-        assert observe("dtypes.float_limits", probe, like=[0.0]) == [torch.finfo(torch.float8_e4m3fn).max], (
+        (largest,) = observe("dtypes.float_limits", probe, like={"the largest number": [0.0]}).values()
+        assert largest == [torch.finfo(torch.float8_e4m3fn).max], (
             "the largest number of a format without infinity differs from torch.finfo's"
         )
     else:
@@ -101,20 +102,30 @@ def test_float_limits_of_any_widths(compare, observe):
 
     def probe(lib):
         limits = [lib.dtypes.float_limits(e, m, True) for e, m in widths]
-        return [(x.max, x.smallest_normal, x.smallest_subnormal, x.eps, x.bits) for x in limits]
+        return {
+            "the largest number": [x.max for x in limits],
+            "the smallest normal number": [x.smallest_normal for x in limits],
+            "the smallest subnormal number": [x.smallest_subnormal for x in limits],
+            "the field eps": [x.eps for x in limits],
+            "the number of bits": [x.bits for x in limits],
+        }
 
     def probe_refusals(lib):
         float_limits = lib.dtypes.float_limits
-        return (
-            float_limits(5, 2).max,
-            refusal(lambda: float_limits(1, 10), names=1),
-            refusal(lambda: float_limits(12, 10), names=12),
-            refusal(lambda: float_limits(-5, 10), names=-5),
-            refusal(lambda: float_limits(5, 0), names=0),
-            refusal(lambda: float_limits(5, 53), names=53),
-            refusal(lambda: float_limits(8, -7), names=-7),
-            refusal(lambda: float_limits(11, 4, has_inf=False), names=11),
-        )
+        return {
+            "the largest number": float_limits(5, 2).max,
+            "too few exponent bits": [
+                refusal(lambda: float_limits(1, 10), names=1),
+                refusal(lambda: float_limits(-5, 10), names=-5),
+            ],
+            "too many exponent bits": refusal(lambda: float_limits(12, 10), names=12),
+            "too few fraction bits": [
+                refusal(lambda: float_limits(5, 0), names=0),
+                refusal(lambda: float_limits(8, -7), names=-7),
+            ],
+            "too many fraction bits": refusal(lambda: float_limits(5, 53), names=53),
+            "11 exponent bits without infinity": refusal(lambda: float_limits(11, 4, has_inf=False), names=11),
+        }
 
     measured = [smallest_subnormal(dtype) for dtype in FORMATS]
     assert observe("dtypes.float_limits", probe_subnormals, like=[0.0]) == measured, (
@@ -158,11 +169,14 @@ def underflows_once(compare, observe, near):
     def probe_others(lib):
         dtypes = (torch.float32, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn)
         ties = [smallest_subnormal(dtype) / 2 for dtype in dtypes]
-        return [
-            *(lib.dtypes.underflows_to_zero(tie * factor, dtype) for dtype, tie in zip(dtypes, ties, strict=True) for factor in near),
-            lib.dtypes.underflows_to_zero(5e-324, torch.float64),
-            lib.dtypes.underflows_to_zero(5e-324, torch.float32),
-        ]  # fmt: skip
+        underflows = lib.dtypes.underflows_to_zero
+        return {
+            **{
+                f"beside a tie in {name(dtype)}": [underflows(tie * factor, dtype) for factor in near]
+                for dtype, tie in zip(dtypes, ties, strict=True)
+            },
+            "the smallest float64": [underflows(5e-324, torch.float64), underflows(5e-324, torch.float32)],
+        }
 
     measured = [bool(np.float64(2.0**-25 * factor).astype(np.float16) == 0) for factor in near]  # NumPy rounds once
     assert observe("dtypes.underflows_to_zero", probe_float16, like=[False]) == measured, (
@@ -179,11 +193,13 @@ def test_underflows_to_zero_rounds_once(compare, observe, seed):
 
     def probe_refusals(lib):
         underflows_to_zero = lib.dtypes.underflows_to_zero
-        return (
-            underflows_to_zero(1e-46, torch.float32),
-            refusal(lambda: underflows_to_zero(1e-8, torch.int32), names=torch.int32),
-            refusal(lambda: underflows_to_zero(0.0, torch.bool), names=torch.bool),
-        )
+        return {
+            "a small number in float32": underflows_to_zero(1e-46, torch.float32),
+            "a dtype that is not in FLOAT_FORMATS": [
+                refusal(lambda: underflows_to_zero(1e-8, torch.int32), names=torch.int32),
+                refusal(lambda: underflows_to_zero(0.0, torch.bool), names=torch.bool),
+            ],
+        }
 
     for dtype in FORMATS:
         underflows_as_pytorch_rounds(observe, numbers_near_underflow(dtype, rng), dtype)
@@ -284,8 +300,10 @@ def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
     formats += [(4, 3, False), (3, 2, False), (2, 3, False), (5, 2, False)]
 
     def probe_overflow(lib):
-        reply = []
+        values_of: dict[str, list[Tensor]] = {}
+        signs_of: dict[str, list[Tensor]] = {}
         for exponent_bits, mantissa_bits, has_inf in formats:
+            kind = "with infinity" if has_inf else "without infinity"
             bias = 2 ** (exponent_bits - 1) - 1
             power = 2.0**bias
             eps = 2.0**-mantissa_bits
@@ -295,8 +313,9 @@ def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
             x = torch.tensor([*values, *(-value for value in values)], dtype=torch.float64)
             for dtype in (torch.float64, torch.float32):
                 y = lib.dtypes.round_to_float(x.to(dtype), exponent_bits, mantissa_bits, has_inf)
-                reply.append((y, torch.signbit(y) & ~torch.isnan(y)))
-        return reply
+                values_of.setdefault(f"in formats {kind}", []).append(y)
+                signs_of.setdefault(f"the signs in formats {kind}", []).append(torch.signbit(y) & ~torch.isnan(y))
+        return {**values_of, **signs_of}
 
     def probe_what_stays(lib):
         generator = torch.Generator().manual_seed(seed)
@@ -322,15 +341,17 @@ def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
         unchanged = [torch.equal(y, untouched)] + [
             torch.equal(value, copy) for value, copy in zip(inputs, before, strict=True)
         ]
-        return (
-            results,
-            unchanged,
-            refusal(lambda: round_to_float(torch.tensor([1, 2]), 4, 2), names=torch.int64),
-            refusal(lambda: round_to_float(x, 1, 2), names=1),
-            refusal(lambda: round_to_float(x, 13, 2), names=13),
-            refusal(lambda: round_to_float(x, 4, 0), names=0),
-            refusal(lambda: round_to_float(x, 4, 55), names=55),
-        )
+        return {
+            "of any shape, layout and dtype": results,
+            "whether x is as it was": unchanged,
+            "a tensor of ints": refusal(lambda: round_to_float(torch.tensor([1, 2]), 4, 2), names=torch.int64),
+            "a width outside its range": [
+                refusal(lambda: round_to_float(x, 1, 2), names=1),
+                refusal(lambda: round_to_float(x, 13, 2), names=13),
+                refusal(lambda: round_to_float(x, 4, 0), names=0),
+                refusal(lambda: round_to_float(x, 4, 55), names=55),
+            ],
+        }
 
     compare("dtypes.round_to_float", probe_overflow, rtol=0, finite=False)
     compare("dtypes.round_to_float", probe_what_stays, rtol=0)

@@ -21,6 +21,7 @@ from autograder.probing import refusal
 
 RTOL = 1e-9
 LEADING = [(), (2,), (2, 3), (2, 1, 3)]  # what `...` stands for
+LED = "with no leading axis, or several"
 # What einops or PyTorch raises where the sizes do not fit will do; so will a check of the student's own.
 REFUSALS = (ValueError, TypeError, RuntimeError, IndexError, EinopsError, AssertionError, jaxtyping.TypeCheckError)
 
@@ -55,10 +56,13 @@ def test_attention_scores_of_queries_and_keys(compare, seed, dtype):
     def probe(lib):
         draw = Numbers(seed, dtype)
         sizes = [(4, 7, 5), (7, 4, 5), (6, 6, 6), (1, 3, 16), (3, 1, 1)]
-        scores = [lib.einsums.attention_scores(draw(2, q, d), draw(2, k, d)) for q, k, d in sizes]
-        scores += [lib.einsums.attention_scores(draw(*axes, 4, 5), draw(*axes, 7, 5)) for axes in LEADING]
-        refused = refusal(lambda: lib.einsums.attention_scores(draw(2, 4, 5), draw(2, 7, 6)), kinds=REFUSALS)
-        return scores, refused
+        return {
+            "with one leading axis": [lib.einsums.attention_scores(draw(2, q, d), draw(2, k, d)) for q, k, d in sizes],
+            LED: [lib.einsums.attention_scores(draw(*axes, 4, 5), draw(*axes, 7, 5)) for axes in LEADING],
+            "two sizes of d": refusal(
+                lambda: lib.einsums.attention_scores(draw(2, 4, 5), draw(2, 7, 6)), kinds=REFUSALS
+            ),
+        }
 
     # bfloat16 keeps 8 bits: three roundings, here or there, are below 0.02; a missing scale is off by 0.5 and more.
     compare("einsums.attention_scores", probe, rtol=RTOL if dtype == torch.float64 else 0.025)
@@ -75,7 +79,7 @@ def test_mean_pool_averages_the_sequence(compare, seed):
             lib.einsums.mean_pool(draw(*shape)) for shape in [(3, 4, 5), (4, 4, 4), (1, 1, 1), (2, 1, 3), (1, 6, 2)]
         ]
         refused = [refusal(lambda s=s: lib.einsums.mean_pool(draw(*s)), kinds=REFUSALS) for s in [(4, 5), (2, 3, 4, 5)]]
-        return pooled, refused
+        return {"of three axes": pooled, "another number of axes than three": refused}
 
     compare("einsums.mean_pool", probe, rtol=RTOL)
 
@@ -87,8 +91,11 @@ def test_sum_hidden_sums_the_last_axis(compare, seed):
 
     def probe(lib):
         draw = Numbers(seed)
-        sums = [lib.einsums.sum_hidden(draw(*axes, 5)) for axes in LEADING]
-        return sums, lib.einsums.sum_hidden(draw(4, 4, 4)), lib.einsums.sum_hidden(draw(3, 5).float()).dtype
+        return {
+            LED: [lib.einsums.sum_hidden(draw(*axes, 5)) for axes in LEADING],
+            "of axes of one size": lib.einsums.sum_hidden(draw(4, 4, 4)),
+            "in the dtype of x": lib.einsums.sum_hidden(draw(3, 5).float()).dtype,
+        }
 
     compare("einsums.sum_hidden", probe, rtol=RTOL)
 
@@ -104,9 +111,9 @@ def test_split_heads_puts_every_number_in_its_place(compare, seed):
     def probe(lib):
         draw = Numbers(seed)
         splits = [lib.einsums.split_heads(draw(2, 5, h * d), h) for h, d in [(3, 4), (4, 3), (4, 4), (1, 6), (6, 1)]]
-        splits += [lib.einsums.split_heads(draw(*axes, 5, 12), heads=3) for axes in LEADING]
+        led = [lib.einsums.split_heads(draw(*axes, 5, 12), heads=3) for axes in LEADING]
         refused = [refusal(lambda h=h: lib.einsums.split_heads(draw(2, 5, 12), h), kinds=REFUSALS) for h in (5, 24)]
-        return splits, refused
+        return {"with one leading axis": splits, LED: led, "a cut that is not even": refused}
 
     compare("einsums.split_heads", probe, rtol=0)
 
@@ -119,7 +126,8 @@ def test_merge_heads_puts_every_number_in_its_place(compare, seed):
     def probe(lib):
         draw = Numbers(seed)
         merged = [lib.einsums.merge_heads(draw(2, h, 5, d)) for h, d in [(3, 4), (4, 3), (5, 5), (1, 6), (6, 1)]]
-        return merged + [lib.einsums.merge_heads(draw(*axes, 3, 5, 4)) for axes in LEADING]
+        led = [lib.einsums.merge_heads(draw(*axes, 3, 5, 4)) for axes in LEADING]
+        return {"with one leading axis": merged, LED: led}
 
     compare("einsums.merge_heads", probe, rtol=0)
 
@@ -147,7 +155,7 @@ def test_project_heads_with_any_leading_axes(compare, seed):
         projected = [lib.einsums.project_heads(draw(*axes, 5, 12), draw(4, 2), heads=3) for axes in LEADING]
         cases = [(draw(5, 12), draw(3, 2), 3), (draw(5, 12), draw(4, 2), 4), (draw(5, 12), draw(4, 2), 5)]
         refused = [refusal(lambda case=case: lib.einsums.project_heads(*case), kinds=REFUSALS) for case in cases]
-        return projected, refused
+        return {LED: projected, "a matrix that does not fit the heads": refused}
 
     compare("einsums.project_heads", probe, rtol=RTOL)
 
@@ -168,7 +176,8 @@ def test_bilinear_multiplies_from_both_sides(compare, seed, case):
             return [lib.einsums.bilinear(draw(6, i), draw(i, j), draw(6, j)) for i, j in sizes]
         forms = [lib.einsums.bilinear(draw(*axes, 3), draw(3, 5), draw(*axes, 5)) for axes in LEADING]
         cases = [(draw(6, 4), draw(3, 5), draw(6, 5)), (draw(6, 3), draw(3, 5), draw(6, 4))]
-        return forms, [refusal(lambda case=case: lib.einsums.bilinear(*case), kinds=REFUSALS) for case in cases]
+        refused = [refusal(lambda case=case: lib.einsums.bilinear(*case), kinds=REFUSALS) for case in cases]
+        return {LED: forms, "a size that does not fit": refused}
 
     compare("einsums.bilinear", probe, rtol=RTOL)
 
@@ -184,7 +193,8 @@ def test_patchify_puts_patches_and_pixels_in_reading_order(compare, seed):
         sizes += [(3, 4, 8, 2), (3, 9, 6, 3), (5, 4, 4, 4), (3, 2, 3, 1), (2, 4, 4, 2)]
         patches = [lib.einsums.patchify(draw(2, c, height, width), p) for c, height, width, p in sizes]
         cases = [(draw(2, 3, 6, 5), 2), (draw(2, 3, 5, 6), 2), (draw(2, 3, 4, 4), 3)]
-        return patches, [refusal(lambda case=case: lib.einsums.patchify(*case), kinds=REFUSALS) for case in cases]
+        refused = [refusal(lambda case=case: lib.einsums.patchify(*case), kinds=REFUSALS) for case in cases]
+        return {"of images": patches, "a height or width that is no multiple of the patch": refused}
 
     compare("einsums.patchify", probe, rtol=0)
 
@@ -218,21 +228,22 @@ def test_causal_attention_with_any_mask(compare, seed):
     """causal_attention: any mask, size and dtype; gradients flow, and the arguments stay as they are."""
 
     def attend(lib, dtype):
-        replies = []
+        replies, unchanged = [], []
         for axes, (queries, keys, d, e) in itertools.product(LEADING, [(4, 7, 5, 3), (7, 4, 3, 5), (6, 6, 2, 2)]):
             draw = Numbers(seed + len(axes), dtype)
             arguments = draw(*axes, queries, d), draw(*axes, keys, d), draw(*axes, keys, e), draw.mask(queries, keys)
             before = [argument.clone() for argument in arguments]
             attended = lib.einsums.causal_attention(*arguments)
-            replies.append((attended, [bool((a == b).all()) for a, b in zip(arguments, before, strict=True)]))
-        return replies
+            replies.append(attended)
+            unchanged += [bool((a == b).all()) for a, b in zip(arguments, before, strict=True)]
+        return {f"in {str(dtype).removeprefix('torch.')}": replies, "whether the arguments are as they were": unchanged}
 
     def probe_gradients(lib):
         draw = Numbers(seed)
         q, k, v, weights = draw(2, 4, 5), draw(2, 6, 5), draw(2, 6, 3), draw(2, 4, 3)
         leaves = [x.requires_grad_() for x in (q, k, v)]
         (lib.einsums.causal_attention(*leaves, draw.mask(4, 6)) * weights).sum().backward()
-        return [leaf.grad for leaf in leaves]
+        return {"the gradients of q, k and v": [leaf.grad for leaf in leaves]}
 
     # A wrong mask, scale or axis is off by 0.1 and more of the largest value; right bfloat16 code by 0.02 at most.
     for dtype, rtol in {torch.float64: RTOL, torch.float32: 1e-4, torch.bfloat16: 0.03}.items():

@@ -65,13 +65,15 @@ def test_matmul_flops_are_those_that_pytorch_counts(compare, observe, seed, case
 
     def probe_rules(lib):
         matmul_flops = lib.flops.matmul_flops
-        return (
-            [matmul_flops(*mkn) for mkn in large],
-            [matmul_flops(0, 3, 4), matmul_flops(3, 0, 4), matmul_flops(3, 4, 0)],
-            refusal(lambda: matmul_flops(-2, 3, 4), names=-2),
-            refusal(lambda: matmul_flops(2, -3, 4), names=-3),
-            refusal(lambda: matmul_flops(2, 3, -4), names=-4),
-        )
+        return {
+            "a product too large for a float": [matmul_flops(*mkn) for mkn in large],
+            "a size of 0": [matmul_flops(0, 3, 4), matmul_flops(3, 0, 4), matmul_flops(3, 4, 0)],
+            "a negative size": [
+                refusal(lambda: matmul_flops(-2, 3, 4), names=-2),
+                refusal(lambda: matmul_flops(2, -3, 4), names=-3),
+                refusal(lambda: matmul_flops(2, 3, -4), names=-4),
+            ],
+        }
 
     if case == "counted":
         measured = [counted(partial(torch.mm, torch.ones(m, k), torch.ones(k, n))) for m, k, n in sizes]
@@ -125,35 +127,53 @@ def test_einsum_flops_without_shared_sums(compare, seed):
 
     def probe(lib):
         einsum_flops = lib.flops.einsum_flops
-        return [
-            einsum_flops("i, j -> i j", (a,), (b,)),
-            einsum_flops("batch i, batch i -> batch i", (a, b), (a, b)),
-            einsum_flops("i j, i -> j i", (a, b), (a,)),
-            einsum_flops("i, i ->", (a,), (a,)),
-            einsum_flops("i j, k -> i k", (a, b), (c,)),
-            einsum_flops("i, j -> ", (a,), (b,)),
-            einsum_flops("i k, k j -> i j", (a, 0), (0, b)),
-            einsum_flops("i k, k j -> i j", (a, 1), (1, b)),
-            einsum_flops("long_axis other, other third -> long_axis third", [10**7, 10**7 + 1], [10**7 + 1, 3]),
-        ]
+        return {
+            "where nothing is summed": [
+                einsum_flops("i, j -> i j", (a,), (b,)),
+                einsum_flops("batch i, batch i -> batch i", (a, b), (a, b)),
+                einsum_flops("i j, i -> j i", (a, b), (a,)),
+            ],
+            "where all is summed": einsum_flops("i, i ->", (a,), (a,)),
+            "where an axis of one operand is summed": [
+                einsum_flops("i j, k -> i k", (a, b), (c,)),
+                einsum_flops("i, j -> ", (a,), (b,)),
+            ],
+            "where an axis has size 0": einsum_flops("i k, k j -> i j", (a, 0), (0, b)),
+            "where an axis has size 1": einsum_flops("i k, k j -> i j", (a, 1), (1, b)),
+            "a product too large for a float": einsum_flops(
+                "long_axis other, other third -> long_axis third", [10**7, 10**7 + 1], [10**7 + 1, 3]
+            ),
+        }
 
     def probe_refusals(lib):
         einsum_flops = lib.flops.einsum_flops
-        return (
-            einsum_flops("query d, d key -> query key", (2, 0), (0, 4)),
-            refusal(lambda: einsum_flops("query d, key d -> query value", (2, 3), (4, 3)), names="value"),
-            refusal(lambda: einsum_flops("query width, width key -> query key", (2, 3), (5, 4)), names="width"),
-            refusal(lambda: einsum_flops("query width, width key -> query key", (2, 1), (5, 4)), names="width"),
-            refusal(lambda: einsum_flops("twin twin, twin key -> key", (3, 3), (3, 4)), names="twin"),
-            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3, 4), (3, 4))),
-            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3), (3,))),
-            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3))),
-            refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3), (3, 4), (4, 5))),
-            refusal(lambda: einsum_flops("i j -> i", (2, 3))),
-            refusal(lambda: einsum_flops("... j, j k -> ... k", (2, 3), (3, 4))),
-            refusal(lambda: einsum_flops("i j, j k", (2, 3), (3, 4))),
-            refusal(lambda: einsum_flops("i j, j k -> i k", (-2, 3), (3, 4)), names=-2),
-        )
+        return {
+            "where an axis has size 0": einsum_flops("query d, d key -> query key", (2, 0), (0, 4)),
+            "an axis that only the result has": refusal(
+                lambda: einsum_flops("query d, key d -> query value", (2, 3), (4, 3)), names="value"
+            ),
+            "an axis with two sizes": refusal(
+                lambda: einsum_flops("query width, width key -> query key", (2, 3), (5, 4)), names="width"
+            ),
+            "an axis with two sizes, one of them 1": refusal(
+                lambda: einsum_flops("query width, width key -> query key", (2, 1), (5, 4)), names="width"
+            ),
+            "an axis twice in one operand": refusal(
+                lambda: einsum_flops("twin twin, twin key -> key", (3, 3), (3, 4)), names="twin"
+            ),
+            "a shape with another number of axes": [
+                refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3, 4), (3, 4))),
+                refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3), (3,))),
+            ],
+            "another number of shapes than two": [
+                refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3))),
+                refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3), (3, 4), (4, 5))),
+            ],
+            "a pattern with one operand": refusal(lambda: einsum_flops("i j -> i", (2, 3))),
+            "a pattern with an ellipsis": refusal(lambda: einsum_flops("... j, j k -> ... k", (2, 3), (3, 4))),
+            "a pattern without an arrow": refusal(lambda: einsum_flops("i j, j k", (2, 3), (3, 4))),
+            "a negative size": refusal(lambda: einsum_flops("i j, j k -> i k", (-2, 3), (3, 4)), names=-2),
+        }
 
     compare("flops.einsum_flops", probe)
     compare("flops.einsum_flops", probe_refusals)
@@ -177,13 +197,15 @@ def test_elementwise_flops_are_one_an_element(compare, observe, seed, case):
 
     def probe_rules(lib):
         elementwise_flops = lib.flops.elementwise_flops
-        return (
-            elementwise_flops([10**7, 10**7 + 1, 10**7 + 3]),
-            elementwise_flops(torch.Size([2, 3])),
-            refusal(lambda: elementwise_flops((-2,)), names=-2),
-            refusal(lambda: elementwise_flops((4, -3, 5)), names=-3),
-            refusal(lambda: elementwise_flops((-7, -6))),
-        )
+        return {
+            "a product too large for a float": elementwise_flops([10**7, 10**7 + 1, 10**7 + 3]),
+            "a shape that is a torch.Size": elementwise_flops(torch.Size([2, 3])),
+            "a negative size": [
+                refusal(lambda: elementwise_flops((-2,)), names=-2),
+                refusal(lambda: elementwise_flops((4, -3, 5)), names=-3),
+            ],
+            "two negative sizes": refusal(lambda: elementwise_flops((-7, -6))),
+        }
 
     if case == "measured":
         measured = [torch.ones(shape).add(1).numel() for shape in shapes]
@@ -236,19 +258,21 @@ def test_deep_linear_flops_of_the_whole_step(compare, observe, seed):
 
     def probe_edges(lib):
         deep_linear_flops = lib.flops.deep_linear_flops
-        steps = [
-            deep_linear_flops(6, 5, 0),
-            deep_linear_flops(6, 5, 0, input_requires_grad=True),
-            deep_linear_flops(0, 5, 3),
-            deep_linear_flops(6, 0, 3),
-            deep_linear_flops(10**6 + 1, 10**6 + 3, 97),
-        ]
-        return (
-            [(step.forward, step.backward, step.total) for step in steps],
-            refusal(lambda: deep_linear_flops(-6, 5, 3), names=-6),
-            refusal(lambda: deep_linear_flops(6, -5, 3), names=-5),
-            refusal(lambda: deep_linear_flops(6, 5, -3), names=-3),
-        )
+        steps = {
+            "no square layers": deep_linear_flops(6, 5, 0),
+            "no square layers, and the input's gradient": deep_linear_flops(6, 5, 0, input_requires_grad=True),
+            "a batch of 0": deep_linear_flops(0, 5, 3),
+            "a dim of 0": deep_linear_flops(6, 0, 3),
+            "a step too large for a float": deep_linear_flops(10**6 + 1, 10**6 + 3, 97),
+        }
+        return {
+            **{what: (step.forward, step.backward, step.total) for what, step in steps.items()},
+            "a negative count": [
+                refusal(lambda: deep_linear_flops(-6, 5, 3), names=-6),
+                refusal(lambda: deep_linear_flops(6, -5, 3), names=-5),
+                refusal(lambda: deep_linear_flops(6, 5, -3), names=-3),
+            ],
+        }
 
     measured = []
     for model in models:
@@ -273,13 +297,14 @@ def test_training_step_flops_are_six_a_token_and_parameter(compare, observe, see
 
     def probe_rules(lib):
         training_step_flops = lib.flops.training_step_flops
-        return (
-            training_step_flops(4 * 10**6 + 1, 70 * 10**9 + 1),
-            training_step_flops(num_tokens=0, num_parameters=5),
-            training_step_flops(5, 0),
-            refusal(lambda: training_step_flops(-4, 5), names=-4),
-            refusal(lambda: training_step_flops(4, -5), names=-5),
-        )
+        return {
+            "a step too large for a float": training_step_flops(4 * 10**6 + 1, 70 * 10**9 + 1),
+            "a count of 0": [training_step_flops(num_tokens=0, num_parameters=5), training_step_flops(5, 0)],
+            "a negative count": [
+                refusal(lambda: training_step_flops(-4, 5), names=-4),
+                refusal(lambda: training_step_flops(4, -5), names=-5),
+            ],
+        }
 
     if case == "counted":
         measured = [counted(deep_linear(*model, True)[1]) for model in models]
@@ -389,7 +414,13 @@ def test_count_flops_counts_nothing_else(compare, observe):
         first = count_flops(product)
         error = refusal(lambda: count_flops(failure), names="stop", kinds=(KeyError,))
         left_behind = len(_get_current_dispatch_mode_stack()) - modes
-        return first, error, left_behind, count_flops(product), calls
+        return {
+            "one product": first,
+            "what fn raises goes through": error,
+            "modes that are left on after fn has raised": left_behind,
+            "one product, after fn has raised": count_flops(product),
+            "the calls of fn": calls,
+        }
 
     measured = [counted(fn) for fn in odd_workloads() for _ in range(2)]
     assert observe("flops.count_flops", probe_odd_workloads, like=[0]) == measured, (
@@ -406,26 +437,43 @@ HALF, FP8 = (torch.float16, torch.bfloat16), (torch.float8_e4m3fn, torch.float8_
 @weight(1)
 def test_promised_flop_per_sec_is_the_dense_peak(compare):
     """promised_flop_per_sec: the dense peak of a GPU for a dtype, a float; refuses other cards, dtypes and CPUs."""
-    known = [(A100, dtype) for dtype in (torch.float32, *HALF)]
-    known += [(device_name, dtype) for device_name in (H100, H200) for dtype in (torch.float32, *HALF, *FP8)]
-    others = [
-        "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100-PCIE-40GB", "NVIDIA H200 NVL",
-        "NVIDIA A10", "NVIDIA V100-SXM2-16GB", "NVIDIA L40S", "cpu", "Intel(R) Xeon(R) Platinum 8480", "",
-    ]  # fmt: skip
+    known = {
+        "an A100 in float32": [(A100, torch.float32)],
+        "an A100 in 16 bits": [(A100, dtype) for dtype in HALF],
+        "an H100 or H200 in float32": [(device_name, torch.float32) for device_name in (H100, H200)],
+        "an H100 or H200 in 16 bits": [(device_name, dtype) for device_name in (H100, H200) for dtype in HALF],
+        "an H100 or H200 in 8 bits": [(device_name, dtype) for device_name in (H100, H200) for dtype in FP8],
+    }
+    others = {
+        "a card on PCIe": ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB"],
+        "an NVL card": ["NVIDIA H100 NVL", "NVIDIA H200 NVL"],
+        "a GPU that is not in the table": ["NVIDIA A10", "NVIDIA V100-SXM2-16GB", "NVIDIA L40S"],
+        "no GPU at all": ["cpu", "Intel(R) Xeon(R) Platinum 8480", ""],
+    }
 
     def probe(lib):
-        return [lib.flops.promised_flop_per_sec(device_name, dtype) for device_name, dtype in known]
+        peak = lib.flops.promised_flop_per_sec
+        return {what: [peak(device_name, dtype) for device_name, dtype in cases] for what, cases in known.items()}
 
     def probe_refusals(lib):
         promised_flop_per_sec = lib.flops.promised_flop_per_sec
-        return (
-            promised_flop_per_sec("H100", torch.float32) > 0,
-            [refusal(partial(promised_flop_per_sec, name, torch.bfloat16), names=name) for name in others],
-            refusal(lambda: promised_flop_per_sec("NVIDIA H100 PCIe", torch.float32), names="PCIe"),
-            refusal(lambda: promised_flop_per_sec(A100, torch.float8_e4m3fn), names=torch.float8_e4m3fn),
-            refusal(lambda: promised_flop_per_sec(H100, torch.float64), names=torch.float64),
-            refusal(lambda: promised_flop_per_sec(H200, torch.int64), names=torch.int64),
-        )
+        return {
+            "the model's name alone": promised_flop_per_sec("H100", torch.float32) > 0,
+            **{
+                what: [refusal(partial(promised_flop_per_sec, name, torch.bfloat16), names=name) for name in names]
+                for what, names in others.items()
+            },
+            "a card on PCIe, in float32": refusal(
+                lambda: promised_flop_per_sec("NVIDIA H100 PCIe", torch.float32), names="PCIe"
+            ),
+            "an A100 in 8 bits": refusal(
+                lambda: promised_flop_per_sec(A100, torch.float8_e4m3fn), names=torch.float8_e4m3fn
+            ),
+            "a dtype that is not in the table": [
+                refusal(lambda: promised_flop_per_sec(H100, torch.float64), names=torch.float64),
+                refusal(lambda: promised_flop_per_sec(H200, torch.int64), names=torch.int64),
+            ],
+        }
 
     compare("flops.promised_flop_per_sec", probe, rtol=1e-12)
     compare("flops.promised_flop_per_sec", probe_refusals)
@@ -441,19 +489,26 @@ def test_mfu_is_the_part_of_the_promise_that_is_kept(compare, seed, case):
 
     def probe(lib):
         mfu = lib.flops.mfu
-        return [*(mfu(*run) for run in runs), mfu(0, 1.5, 1e12), mfu(6, 3, 2), mfu(2 * 10**15, 1.0, 989 * 10**12)]
+        return {
+            "some runs": [mfu(*run) for run in runs],
+            "no FLOPs": mfu(0, 1.5, 1e12),
+            "from ints": mfu(6, 3, 2),
+            "more than the peak": mfu(2 * 10**15, 1.0, 989 * 10**12),
+        }
 
     def probe_refusals(lib):
         mfu = lib.flops.mfu
-        return (
-            mfu(1e12, 2.0, 1e12),
-            refusal(lambda: mfu(1e12, 0, 1e12), names=0),
-            refusal(lambda: mfu(1e12, 0.0, 1e12), names=0.0),
-            refusal(lambda: mfu(1e12, -2.5, 1e12), names=-2.5),
-            refusal(lambda: mfu(1e12, 2.0, 0.0), names=0.0),
-            refusal(lambda: mfu(1e12, 2.0, -7e12), names=-7e12),
-            refusal(lambda: mfu(-4, 2.0, 1e12), names=-4),
-        )
+        return {
+            "a usual run": mfu(1e12, 2.0, 1e12),
+            "0 seconds": [
+                refusal(lambda: mfu(1e12, 0, 1e12), names=0),
+                refusal(lambda: mfu(1e12, 0.0, 1e12), names=0.0),
+            ],
+            "negative seconds": refusal(lambda: mfu(1e12, -2.5, 1e12), names=-2.5),
+            "a peak of 0": refusal(lambda: mfu(1e12, 2.0, 0.0), names=0.0),
+            "a negative peak": refusal(lambda: mfu(1e12, 2.0, -7e12), names=-7e12),
+            "negative FLOPs": refusal(lambda: mfu(-4, 2.0, 1e12), names=-4),
+        }
 
     compare("flops.mfu", probe if case == "values" else probe_refusals, rtol=1e-12)
 
@@ -577,12 +632,12 @@ def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
     def probe_refusals(lib):
         x, w = torch.ones(2, 3), torch.ones(3, 4)
         time_matmul = lib.flops.time_matmul
-        return (
-            time_matmul(x, w, warmup=0, repeats=1) >= 0,
-            refusal(lambda: time_matmul(x, w, warmup=1, repeats=0), names=0),
-            refusal(lambda: time_matmul(x, w, warmup=1, repeats=-2), names=-2),
-            refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
-        )
+        return {
+            "one repeat without a warm-up": time_matmul(x, w, warmup=0, repeats=1) >= 0,
+            "0 repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=0), names=0),
+            "negative repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=-2), names=-2),
+            "a negative warm-up": refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
+        }
 
     # The first, the middle one, the last, the smallest, the largest, the mean and the median all differ.
     for warmup, timed in [([300, 200], [8, 1, 16, 3, 64, 4, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])]:

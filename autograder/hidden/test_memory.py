@@ -62,6 +62,12 @@ def random_view(random: Random, x: Tensor) -> Tensor:
 
 # 3.1 get_memory_usage
 
+ABOUT_TENSORS = {
+    "dtypes": "of tensors of any shape and dtype",
+    "views": "of slices, transposes and expanded tensors",
+    "meta": "on the device meta",
+}
+
 
 @number("3.1")
 @weight(1)
@@ -81,7 +87,7 @@ def test_get_memory_usage_multiplies_elements_by_their_size(compare: Any, seed: 
             tensors = [
                 torch.empty(random.randint(40_000, 60_000), 12288, dtype=dtype, device="meta") for dtype in DTYPES
             ]
-        return [lib.memory.get_memory_usage(x) for x in tensors]
+        return {ABOUT_TENSORS[case]: [lib.memory.get_memory_usage(x) for x in tensors]}
 
     compare("memory.get_memory_usage", probe)
 
@@ -105,7 +111,7 @@ def test_storage_bytes_counts_each_storage_once_and_whole(compare: Any, seed: in
             ]
             tensors = [random_view(random, random.choice(bases)) for _ in range(random.randint(1, 5))]
             answers.append(lib.memory.storage_bytes(tensors))
-        return answers
+        return {f"views of {case}": answers}
 
     compare("memory.storage_bytes", probe)
 
@@ -121,23 +127,31 @@ def test_storage_bytes_takes_any_tensors(compare: Any, seed: int, case: str) -> 
         if case == "dtypes":
             tensors = [torch.zeros(random.randint(1, 9), dtype=dtype) for dtype in DTYPES]
             # One storage, read as numbers of another size.
-            return [
-                lib.memory.storage_bytes(tensors),
-                lib.memory.storage_bytes([tensors[-1], tensors[-1].view(torch.int16)]),
-            ]
+            return {
+                "tensors of several dtypes": lib.memory.storage_bytes(tensors),
+                "one storage read in two dtypes": lib.memory.storage_bytes(
+                    [tensors[-1], tensors[-1].view(torch.int16)]
+                ),
+            }
         if case == "empty":
             x = torch.zeros(random.randint(2, 9))
             empty = [torch.zeros(0), torch.zeros(3, 0)]
-            return [lib.memory.storage_bytes(tensors) for tensors in ([], empty, [x[:0]], [*empty, x, x[:0]])]
+            return {
+                "no tensors": lib.memory.storage_bytes([]),
+                "empty tensors": lib.memory.storage_bytes(empty),
+                "an empty slice": lib.memory.storage_bytes([x[:0]]),
+                "empty tensors beside others": lib.memory.storage_bytes([*empty, x, x[:0]]),
+            }
         if case == "iterables":
             tensors = [torch.zeros(random_shape(random)) for _ in range(6)]
             iterables = (tuple(tensors), iter(tensors), (x for x in tensors), dict(enumerate(tensors)).values())
-            return [lib.memory.storage_bytes(iterable) for iterable in iterables]
+            return {"in any iterable": [lib.memory.storage_bytes(iterable) for iterable in iterables]}
         p = nn.Parameter(torch.zeros(random.randint(2, 9), 3))
         p.grad = torch.zeros(p.shape)
-        return [
-            lib.memory.storage_bytes(tensors) for tensors in ([p, p.data, p.detach()], [p, p.grad], [p[0], p.grad.T])
-        ]
+        return {
+            "a parameter and its data": lib.memory.storage_bytes([p, p.data, p.detach()]),
+            "a parameter and its gradient": [lib.memory.storage_bytes(x) for x in ([p, p.grad], [p[0], p.grad.T])],
+        }
 
     compare("memory.storage_bytes", probe)
 
@@ -150,10 +164,8 @@ def test_storage_bytes_tells_meta_tensors_apart(compare: Any, seed: int) -> None
     def probe(lib: Any) -> Any:
         random = Random(seed)
         x, y = (torch.empty(random.randint(2, 9), random.randint(2, 9), device="meta") for _ in range(2))
-        return [
-            lib.memory.storage_bytes(tensors)
-            for tensors in ([x, y], [x, x.T, y, y[1:]], [x, torch.empty(x.shape, device="meta")])
-        ]
+        lists = ([x, y], [x, x.T, y, y[1:]], [x, torch.empty(x.shape, device="meta")])
+        return {"on the device meta": [lib.memory.storage_bytes(tensors) for tensors in lists]}
 
     compare("memory.storage_bytes", probe)
 
@@ -577,17 +589,23 @@ def test_deep_linear_training_bytes_is_exact(compare: Any, seed: int) -> None:
     large = [(random.getrandbits(40) | 1, random.getrandbits(34) | 1, random.getrandbits(9) | 1) for _ in range(20)]
     dtypes = (torch.float16, torch.float32, torch.float8_e4m3fn)
     sizes = [(*size, dtypes[i % 3]) for i, size in enumerate(large)] + [(0, 0, 0, torch.float32)]
-    compare("memory.deep_linear_training_bytes", lambda lib: [p[4] for p in predictions(lib, sizes)])
+    compare("memory.deep_linear_training_bytes", lambda lib: {"the total": [p[4] for p in predictions(lib, sizes)]})
 
 
 @number("3.5")
 @weight(0.5)
 def test_deep_linear_training_bytes_refuses_what_cannot_be(compare: Any) -> None:
     """deep_linear_training_bytes: negative counts and types that hold no gradients are refused by name."""
-    wrong = [(-3, 4, 2), (4, -3, 2), (4, 2, -3), (0, -3, 0), (4, 2, 3, torch.int64), (4, 2, 3, torch.bool)]
+    wrong = {
+        "a negative count": [(-3, 4, 2), (4, -3, 2), (4, 2, -3), (0, -3, 0)],
+        "a dtype that is not floating-point": [(4, 2, 3, torch.int64), (4, 2, 3, torch.bool)],
+    }
 
     def probe(lib: Any) -> Any:
         predict = lib.memory.deep_linear_training_bytes
-        return [refusal(partial(predict, *given), names=given[3] if len(given) == 4 else -3) for given in wrong]
+        return {
+            what: [refusal(partial(predict, *given), names=given[3] if len(given) == 4 else -3) for given in cases]
+            for what, cases in wrong.items()
+        }
 
     compare("memory.deep_linear_training_bytes", probe)

@@ -7,7 +7,6 @@ Where PyTorch has a verdict (`stride`, `is_contiguous`, `view`), it is asked for
 import itertools
 import math
 import random
-from collections.abc import Iterable
 
 import pytest
 import torch
@@ -85,7 +84,7 @@ def draw_new_shape(rng: random.Random, shape: Shape, with_ones: bool) -> Shape:
 # --- 4.1 same_storage ---
 
 
-Pairs = Iterable[tuple[torch.Tensor, torch.Tensor]]
+Pairs = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]  # by what they are
 
 
 def views_and_copies(seed: int) -> Pairs:
@@ -93,14 +92,23 @@ def views_and_copies(seed: int) -> Pairs:
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
     views = [x, x[1:], x[:, 1], x.t(), x.view(6, 4), x[0].expand(3, 6), x.detach(), x.view(torch.int32), x[:0]]
     copies = [x.clone(), x.t().contiguous(), x.t().reshape(24), x + 0, torch.empty_like(x)]
-    return itertools.product([*views, *copies], repeat=2)
+    return {
+        "two views of one tensor": list(itertools.product(views, repeat=2)),
+        "a view and a copy": [*itertools.product(views, copies), *itertools.product(copies, views)],
+        "two copies, or one and itself": list(itertools.product(copies, repeat=2)),
+    }
 
 
 def tensors_without_bytes(seed: int) -> Pairs:
     """Pairs of tensors that are empty, or on the meta device: views of each other, and separate ones."""
+    pairs: Pairs = {}
     for device, shape in itertools.product(("cpu", "meta"), ((0,), (0, 3), (2, 3))):
         x, y = torch.empty(shape, device=device), torch.empty(shape, device=device)
-        yield from [(x, x), (x, x.t() if x.dim() == 2 else x.view(0, 1)), (x, x.flatten()), (x, y), (x.flatten(), y)]
+        kind = "on the device meta" if device == "meta" else "without elements"
+        views = [(x, x), (x, x.t() if x.dim() == 2 else x.view(0, 1)), (x, x.flatten())]
+        pairs.setdefault(f"views of one tensor {kind}", []).extend(views)
+        pairs.setdefault(f"two tensors {kind}", []).extend([(x, y), (x.flatten(), y)])
+    return pairs
 
 
 @number("4.1")
@@ -110,7 +118,7 @@ def test_same_storage_of_views_and_copies(compare, seed, pairs):
     """same_storage: views share it wherever they start; copies, and separate tensors without bytes, do not."""
 
     def probe(lib):
-        return [lib.strides.same_storage(a, b) for a, b in pairs(seed)]
+        return {what: [lib.strides.same_storage(a, b) for a, b in some] for what, some in pairs(seed).items()}
 
     compare("strides.same_storage", probe)
 
@@ -139,14 +147,16 @@ def test_flat_index_is_where_the_storage_has_the_element(compare, observe, seed)
 
     def probe_refusals(lib):
         flat_index = lib.strides.flat_index
-        return [
-            refusal(lambda: flat_index((1, 2), (4,))),
-            refusal(lambda: flat_index((1,), (4, 1))),
-            refusal(lambda: flat_index((), (1,), 3)),
-            refusal(lambda: flat_index((1, -27), (4, 1)), names=-27),
-            refusal(lambda: flat_index((0, 0), (4, -27)), names=-27),
-            refusal(lambda: flat_index((1, 2), (4, 1), -27), names=-27),
-        ]
+        return {
+            "more numbers in the index than strides": refusal(lambda: flat_index((1, 2), (4,))),
+            "more strides than numbers in the index": [
+                refusal(lambda: flat_index((1,), (4, 1))),
+                refusal(lambda: flat_index((), (1,), 3)),
+            ],
+            "a negative index": refusal(lambda: flat_index((1, -27), (4, 1)), names=-27),
+            "a negative stride": refusal(lambda: flat_index((0, 0), (4, -27)), names=-27),
+            "a negative offset": refusal(lambda: flat_index((1, 2), (4, 1), -27), names=-27),
+        }
 
     got = observe("strides.flat_index", probe, like=places)
     assert got == places, "flat_index names another place than the one where PyTorch keeps the element"
@@ -185,7 +195,8 @@ def test_contiguous_strides_of_empty_shapes(compare, observe, seed):
 
     def probe_refusals(lib):
         shapes = [(-27,), (2, -27, 3), (-27, 2), (0, -27)]
-        return [refusal(lambda shape=shape: lib.strides.contiguous_strides(shape), names=-27) for shape in shapes]
+        refusals = [refusal(lambda shape=shape: lib.strides.contiguous_strides(shape), names=-27) for shape in shapes]
+        return {"a negative size": refusals}
 
     compare("strides.contiguous_strides", probe_refusals)
 
@@ -238,14 +249,18 @@ def test_is_contiguous_with_axes_of_size_one_and_zero(compare, observe, seed):
 
     def probe_refusals(lib):
         is_contiguous = lib.strides.is_contiguous
-        return [
-            refusal(lambda: is_contiguous((2, 3), (1,))),
-            refusal(lambda: is_contiguous((3,), (3, 1))),
-            refusal(lambda: is_contiguous((0,), ())),
-            refusal(lambda: is_contiguous((2, -27), (1, 1)), names=-27),
-            refusal(lambda: is_contiguous((2, 3), (3, -27)), names=-27),
-            refusal(lambda: is_contiguous((0, 3), (3, -27)), names=-27),
-        ]
+        return {
+            "another number of strides than of sizes": [
+                refusal(lambda: is_contiguous((2, 3), (1,))),
+                refusal(lambda: is_contiguous((3,), (3, 1))),
+                refusal(lambda: is_contiguous((0,), ())),
+            ],
+            "a negative size": refusal(lambda: is_contiguous((2, -27), (1, 1)), names=-27),
+            "a negative stride": refusal(lambda: is_contiguous((2, 3), (3, -27)), names=-27),
+            "a negative stride where there are no elements": refusal(
+                lambda: is_contiguous((0, 3), (3, -27)), names=-27
+            ),
+        }
 
     compare("strides.is_contiguous", probe_refusals)
 
@@ -373,23 +388,31 @@ def test_view_strides_refuses_what_cannot_be_right(compare, seed):
     def probe_numbers_of_elements(lib):
         view_strides = lib.strides.view_strides
         layouts = [(shape, torch.empty(shape).stride(), new_shape) for shape, new_shape in cases]
-        return [refusal(lambda case=case: view_strides(*case)) for case in layouts]
+        return {"another number of elements": [refusal(lambda case=case: view_strides(*case)) for case in layouts]}
 
     def probe_numbers(lib):
         view_strides = lib.strides.view_strides
-        return [
-            refusal(lambda: view_strides((2, 3), (3, 1), (-1, -1))),
-            refusal(lambda: view_strides((2, 3), (3, 1), (-1, 6, -1))),
-            refusal(lambda: view_strides((0,), (1,), (-1, 0))),
-            refusal(lambda: view_strides((0, 3), (3, 1), (0, -1))),
-            refusal(lambda: view_strides((2, 3), (3, 1), (0, -1))),
-            refusal(lambda: view_strides((2, 3), (3, 1), (-27, 3)), names=-27),
-            refusal(lambda: view_strides((2, 3), (3, 1), (-3, -2))),
-            refusal(lambda: view_strides((2, -27), (3, 1), (-1,)), names=-27),
-            refusal(lambda: view_strides((2, 3), (-27, 1), (6,)), names=-27),
-            refusal(lambda: view_strides((2, 3), (1,), (6,))),
-            refusal(lambda: view_strides((6,), (3, 1), (6,))),
-        ]
+        return {
+            "two sizes of -1": [
+                refusal(lambda: view_strides((2, 3), (3, 1), (-1, -1))),
+                refusal(lambda: view_strides((2, 3), (3, 1), (-1, 6, -1))),
+            ],
+            "a -1 beside a size of 0": [
+                refusal(lambda: view_strides((0,), (1,), (-1, 0))),
+                refusal(lambda: view_strides((0, 3), (3, 1), (0, -1))),
+                refusal(lambda: view_strides((2, 3), (3, 1), (0, -1))),
+            ],
+            "a new size below -1": [
+                refusal(lambda: view_strides((2, 3), (3, 1), (-27, 3)), names=-27),
+                refusal(lambda: view_strides((2, 3), (3, 1), (-3, -2))),
+            ],
+            "a negative size": refusal(lambda: view_strides((2, -27), (3, 1), (-1,)), names=-27),
+            "a negative stride": refusal(lambda: view_strides((2, 3), (-27, 1), (6,)), names=-27),
+            "another number of strides than of sizes": [
+                refusal(lambda: view_strides((2, 3), (1,), (6,))),
+                refusal(lambda: view_strides((6,), (3, 1), (6,))),
+            ],
+        }
 
     compare("strides.view_strides", probe_numbers_of_elements)
     compare("strides.view_strides", probe_numbers)
@@ -399,10 +422,18 @@ def test_view_strides_refuses_what_cannot_be_right(compare, seed):
 
 
 def some_tensors(seed):
-    """A contiguous tensor, a transpose, a slice with an offset, an expanded one, one of ints, and a vector."""
+    """Tensors of all layouts, by what they are."""
     x = torch.randn(4, 5, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ints = torch.arange(40).view(4, 10)
-    return [x, x.transpose(0, 2)[:, :, :4], x[1:, 2, 1::2], x[:1].expand(3, 5, 12), ints, x[0, 0], ints[:, 3:].t()]
+    return {
+        "of a contiguous tensor": x,
+        "of a transpose": x.transpose(0, 2)[:, :, :4],
+        "of a slice": x[1:, 2, 1::2],
+        "of an expanded tensor": x[:1].expand(3, 5, 12),
+        "of a tensor of ints": ints,
+        "of a vector": x[0, 0],
+        "of a slice's transpose": ints[:, 3:].t(),
+    }
 
 
 @number("4.6")
@@ -414,12 +445,12 @@ def test_sliding_windows_hold_the_neighbours(compare, seed):
         sliding_windows = lib.strides.sliding_windows
         tensors = some_tensors(seed)
         settings = [(1, 1), (2, 1), (3, 1), (3, 2), (2, 3), (4, 5)]
-        windows = [sliding_windows(x, size, step) for x in tensors for size, step in settings]
-        windows += [sliding_windows(x, x.shape[-1]) for x in tensors]
-        x = tensors[0].clone().requires_grad_()
+        windows = {what: [sliding_windows(x, size, step) for size, step in settings] for what, x in tensors.items()}
+        whole = [sliding_windows(x, x.shape[-1]) for x in tensors.values()]
+        x = tensors["of a contiguous tensor"].clone().requires_grad_()
         several = sliding_windows(x, 4)
         (several * torch.arange(several.numel()).view(several.shape)).sum().backward()
-        return windows, x.grad
+        return {**windows, "of one window": whole, "the gradient of x": x.grad}
 
     compare("strides.sliding_windows", probe, rtol=1e-9)
 
@@ -430,18 +461,21 @@ def test_sliding_windows_copies_nothing(compare, observe, seed):
     """sliding_windows: in the storage of the input, contiguous or not; an error if size or step does not fit."""
 
     def probe(lib):
-        return [(x, lib.strides.sliding_windows(x, 3, 2)) for x in some_tensors(seed)]
+        return [(x, lib.strides.sliding_windows(x, 3, 2)) for x in some_tensors(seed).values()]
 
-    pairs = [(x, x.unfold(-1, 3, 2)) for x in some_tensors(seed)]
+    pairs = [(x, x.unfold(-1, 3, 2)) for x in some_tensors(seed).values()]
     for x, windows in observe("strides.sliding_windows", probe, like=pairs):
         shared = x.untyped_storage().data_ptr() == windows.untyped_storage().data_ptr()
         assert shared, "The windows lie in a storage of their own: somewhere on the way there is a copy."
 
     def probe_refusals(lib):
         x = torch.arange(20.0).view(4, 5)
-        settings = [(6, 1), (0, 1), (-1, 1), (2, 0), (2, -1), (5, 0)]
+        wrong = {"a size that does not fit": [(6, 1), (0, 1), (-1, 1)], "a step below 1": [(2, 0), (2, -1), (5, 0)]}
         kinds = (ValueError, RuntimeError, IndexError)
-        return [refusal(lambda s=s: lib.strides.sliding_windows(x, *s), kinds=kinds) for s in settings]
+        return {
+            what: [refusal(lambda s=s: lib.strides.sliding_windows(x, *s), kinds=kinds) for s in settings]
+            for what, settings in wrong.items()
+        }
 
     compare("strides.sliding_windows", probe_refusals)
 
@@ -456,11 +490,19 @@ def test_causal_mask_allows_no_look_ahead(compare):
 
     def probe(lib):
         causal_mask = lib.strides.causal_mask
-        return [causal_mask(length) for length in (7, 1, 0)], refusal(lambda: causal_mask(-27), names=-27)
+        return {
+            "of several positions": causal_mask(7),
+            "of one position or none": [causal_mask(1), causal_mask(0)],
+            "a negative length": refusal(lambda: causal_mask(-27), names=-27),
+        }
 
     def probe_devices(lib):
         masks = [lib.strides.causal_mask(3, device) for device in (torch.device("meta"), "meta", "cpu", None)]
-        return [(mask.device.type, tuple(mask.shape), mask.dtype) for mask in masks]
+        return {
+            "the mask's device": [mask.device.type for mask in masks],
+            "the mask's shape": [tuple(mask.shape) for mask in masks],
+            "the mask's dtype": [mask.dtype for mask in masks],
+        }
 
     compare("strides.causal_mask", probe)
     compare("strides.causal_mask", probe_devices)

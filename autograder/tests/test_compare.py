@@ -157,6 +157,19 @@ def test_the_order_of_a_dicts_keys_does_not_count():
     assert difference({"a": 1, "b": 2}, {"b": 2, "a": 1}) is None
 
 
+def test_a_key_of_several_words_says_what_differs():
+    expected = {"where all is summed": 1, "of a slice": [torch.ones(2)], "layers.0.weight": 3}
+    assert reason(expected, {**expected, "where all is summed": 2}) == "An int differs (where all is summed)."
+    assert reason(expected, {**expected, "of a slice": [torch.ones(3)]}) == (
+        "A tensor has another shape than expected (of a slice)."
+    )
+    assert reason(expected, {**expected, "layers.0.weight": 2}) == "An int differs."
+    refused = {"a negative size": ("refused", "ValueError", True)}
+    assert reason(refused, {"a negative size": ("accepted",)}) == (
+        "An input that cannot be right is accepted: it must raise ValueError (a negative size)."
+    )
+
+
 @pytest.mark.parametrize(
     ("expected", "got"),
     [  # each broadcasts, and torch.allclose or NumPy's assert would let it pass
