@@ -153,7 +153,7 @@ def _grade(path: Path, out: Path, isolation: str, metadata: Path | None) -> int:
                     def watch(grade: Grade) -> None:
                         end_if_stopped()
                         known[:] = [grade]
-                        write_results(out, results(grade, time.monotonic() - start))
+                        write_results(out, results(grade, time.monotonic() - start, suites.elsewhere))
                         show(grade)
 
                     suites.grade(submission, watch)

@@ -40,6 +40,7 @@ class Case:
 
     id: str
     row: str  # name of the test function
+    device: str  # where it takes place
     questions: Sequence[Question]
     compared: bool  # the last answer is not the reference's; else a property of all answers does not hold
 
@@ -132,7 +133,8 @@ class _Witness:
         if key not in self._answers:
             if self._child is None:
                 self._child = self._sandbox.child(None)
-            self._child.send(imitating(self._part, source, self._case.questions[number].request))
+            request = self._case.questions[number].request
+            self._child.send(imitating(self._part, source, request, self._case.device))
             self._answers[key] = answer = self._child.reply(_DEADLINE)
             if not isinstance(answer, (Reply, RemoteError)):
                 self._child.close()

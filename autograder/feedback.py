@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from autograder.grade import Cause
+from autograder.sandbox import sim
 from autograder.sandbox.client import Died, Outcome, OverDisk, Reply, Tampered, TimedOut
 from autograder.sandbox.codec import Frame, RemoteError
 from autograder.submission import Submission
@@ -125,6 +126,8 @@ class Reader:
             text += " Look for a function that calls itself without an end."
         if name == "BdbQuit":
             text += " Remove the breakpoint()."
+        if outcome.message in sim.REFUSALS:  # of these words none can be a hidden input
+            text += f" PyTorch says: {outcome.message.rstrip('.')}."
         return Feedback(text, _staff(outcome, printed), cause(outcome))
 
     def with_message(self, feedback: Feedback, outcome: RemoteError, public: Outcome) -> Feedback:

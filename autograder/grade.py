@@ -19,6 +19,7 @@ class Row:
     test: str  # "test_optimizers.py::test_adamw_follows_the_reference"
     name: str  # the sentence that the student reads
     max_score: float
+    device: str = "cpu"  # where it takes place: "sim" and "cuda" are the accelerators
     outcome: Outcome = "not graded"
     output: str = "Not graded: grading ended before this test. This is not your fault."  # what the student reads
     staff: str = ""  # what only staff read

@@ -5,7 +5,8 @@ import os
 import re
 import signal
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ _NO_DIAGNOSIS = "This test is lost. Staff have switched off the explanation."
 _LIMITED = "limited"  # extra_data of results that are those of the submission before
 
 
-def results(grade: Grade, execution_time: float) -> dict[str, Any]:
+def results(grade: Grade, execution_time: float, elsewhere: Sequence[Row] = ()) -> dict[str, Any]:
     """Return the content of results.json.
 
     No `score` at the top: it would override the sum of the rows.
@@ -28,6 +29,7 @@ def results(grade: Grade, execution_time: float) -> dict[str, Any]:
     Args:
         grade: the rows.
         execution_time: seconds so far; the only thing in which two gradings of one submission differ.
+        elsewhere: bonus rows that need another machine: lines without score, after the others.
     """
     settings = load_settings()
     notes = grade.notes
@@ -46,7 +48,10 @@ def results(grade: Grade, execution_time: float) -> dict[str, Any]:
         "test_name_format": "text",
         "visibility": settings.row_visibility,
         "stdout_visibility": "hidden",
-        "tests": [_test(row, settings.show_diagnosis) for row in grade.rows],
+        "tests": [
+            *(_test(row, settings.show_diagnosis) for row in grade.rows),
+            *map(_without_score, elsewhere),
+        ],
         "extra_data": {"grader": grader_version(), "isolation": grade.isolation, "finished": grade.finished},
     }
     if grade.held_out_loss is not None:
@@ -65,6 +70,15 @@ def _test(row: Row, show_diagnosis: bool) -> dict[str, Any]:
         "status": "passed" if row.outcome == "passed" else "failed",
         "output": _text(output),
     }
+
+
+def _without_score(row: Row) -> dict[str, Any]:
+    """Return a line about a row that is graded elsewhere; as the platform's documentation has it, with a status and no score."""
+    test = _test(
+        replace(row, outcome="passed"), show_diagnosis=True
+    )  # the other status says in red that something was lost
+    del test["score"], test["max_score"]
+    return test
 
 
 def _text(text: str) -> str:
@@ -186,13 +200,19 @@ _TOP = (
     "leaderboard",
 )
 _ROW = ("number", "name", "score", "max_score", "status", "output")
+_SCORE = ("score", "max_score")
 
 
 def _taken_over(content: Any) -> dict[str, Any] | None:
     """Return earlier results without what the platform has added to them; None if they are no results of ours."""
     try:
         taken = {name: content[name] for name in _TOP if name in content}
-        taken["tests"] = [{name: test[name] for name in _ROW} for test in content["tests"]]
+        taken["tests"] = [
+            {
+                name: test[name] for name in _ROW if name not in _SCORE or test.get("score") is not None
+            }  # a bonus has none
+            for test in content["tests"]
+        ]
         taken["extra_data"] = dict(content["extra_data"])
         return {"execution_time": 0.0, "output": str(content.get("output") or ""), **taken} if taken["tests"] else None
     except (KeyError, TypeError, ValueError):

@@ -191,7 +191,7 @@ class Judge:
     def _lose(self, compared: bool) -> None:
         """Keep the case for the diagnosis."""
         assert self._row is not None
-        self._lost.append(Case(self._case, self._row.function, tuple(self._questions), compared))
+        self._lost.append(Case(self._case, self._row.function, self._row.device, tuple(self._questions), compared))
 
     def diagnose(self, problem: str) -> Mapping[str, Misconception]:
         """Return what is behind the rows that were lost in a problem whose last row was judged, by their functions."""
@@ -209,7 +209,7 @@ class Judge:
         expected = self._memory.expected.get(key)
         request = expected.request if expected else cloudpickle.dumps(probe)
         if self._child is None:
-            self._child = self._sandbox.child(problem.split(".")[0])
+            self._child = self._sandbox.child(self._row.part, self._row.device)
             self._imported = False
         self._child.send_pickled(request)
         if with_reference and expected is None:
@@ -260,19 +260,20 @@ class Judge:
         return Expected(request, reply, time.process_time() - start)
 
     def _answer(self, problem: str, request: bytes, reference_cpu: float) -> Outcome:
-        assert self._child is not None
+        assert self._child is not None and self._row is not None
         part, name = problem.split(".")
         if not self._imported:
             imported = self._child.reply(IMPORT_DEADLINE)
             if isinstance(imported, Died) and imported.signal == signal.SIGKILL:
                 # Ready children are the first that the kernel ends when memory runs out, whoever has used it up.
-                self._child = self._sandbox.child(part)
+                self._child = self._sandbox.child(part, self._row.device)
                 self._child.send_pickled(request)
                 imported = self._child.reply(IMPORT_DEADLINE)
             if not isinstance(imported, Reply):
                 feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
                 feedback = self._with_message(part, imported, feedback)
-                self._closed[part] = replace(feedback, staff="")  # once is enough
+                if self._row.device == "cpu":  # else it may well import elsewhere
+                    self._closed[part] = replace(feedback, staff="")  # once is enough
                 raise Lost(feedback)
             self._answered = True
             # The child can put anything in the place of a list of names.

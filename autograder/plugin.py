@@ -30,6 +30,10 @@ from handout.problems import Assignment
 
 SUITES = Path(__file__).with_name("hidden")
 REFERENCE = Path(__file__).parents[1] / "reference"
+_BONUS = (
+    "A bonus of {:g} points on top of the total. It needs a GPU, and there is none here: the staff grade it elsewhere. "
+    "Nothing is lost by this line."
+)
 _OUT_OF_TIME = "Not graded: the time for the whole submission was used up before this test could run."
 _ARGUMENTS = [
     "--import-mode=importlib", "--assert=plain", "--capture=no", "--strict-markers",
@@ -53,6 +57,7 @@ class Suites:
     """The collected suites, ready to grade any number of submissions."""
 
     tasks: tuple[_Task, ...]
+    elsewhere: tuple[Row, ...]  # of bonus problems, which need another machine
     assignment: Assignment
     _sandbox: Sandbox
     _memory: Memory = field(default_factory=Memory)
@@ -163,8 +168,21 @@ def _world_readable(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o005 for folder in (path, *path.resolve().parents))
 
 
-def run_suites(sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites], None], suites: Path = SUITES) -> None:
+def run_suites(
+    sandbox: Sandbox,
+    assignment: Assignment,
+    job: Callable[[Suites], None],
+    suites: Path = SUITES,
+    device: str = "sim",
+) -> None:
     """Collect the hidden suites and call `job` with them, inside pytest's session.
+
+    Args:
+        sandbox: made before anything that students may not read was opened.
+        assignment: the problems.
+        job: what to do with the suites.
+        suites: the folder that they are in.
+        device: where the rows about an accelerator take place: "sim", or "cuda" where there is a GPU, and then the bonus counts.
 
     Raises:
         SuiteBroken: if they or the reference are not all there, do not import, or their weights are not the problems' points.
@@ -173,12 +191,13 @@ def run_suites(sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites],
         for part in assignment.graded_parts:
             if not (folder / name.format(part.id)).is_file():
                 raise SuiteBroken(f"{folder / name.format(part.id)} is missing")
-    plugin = _Plugin(sandbox, assignment, job)
+    plugin = _Plugin(sandbox, assignment, job, device)
     # Nothing of pytest's own configuration here: a pytest.ini or a conftest.py above must not change a grade.
     arguments = [*_ARGUMENTS, "-c", os.devnull, "--rootdir", str(suites), "--confcutdir", str(suites)]
-    code = pytest.main(
-        [*arguments, *(str(suites / f"test_{part.id}.py") for part in assignment.graded_parts)], [plugin]
-    )
+    files = [suites / f"test_{part.id}.py" for part in assignment.graded_parts]
+    if any(problem.bonus for part in assignment.graded_parts for problem in part.problems):
+        files.append(suites / "test_cuda.py")
+    code = pytest.main([*arguments, *map(str, files)], [plugin])
     if plugin.broken:
         raise plugin.broken
     if code != pytest.ExitCode.OK:
@@ -189,10 +208,11 @@ def run_suites(sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites],
 class _Plugin:
     """The hooks and fixtures."""
 
-    def __init__(self, sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites], None]) -> None:
+    def __init__(self, sandbox: Sandbox, assignment: Assignment, job: Callable[[Suites], None], device: str) -> None:
         self._sandbox = sandbox
         self._assignment = assignment
         self._job = job
+        self._device = device
         self._suites: Suites | None = None
         self.errors = ""
         self.broken: BaseException | None = None
@@ -210,7 +230,8 @@ class _Plugin:
         for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
             cloudpickle.register_pickle_by_value(module)  # children cannot import a suite
         try:
-            self._suites = Suites(plan(session.items, self._assignment), self._assignment, self._sandbox)
+            tasks, elsewhere = plan(session.items, self._assignment, self._device)
+            self._suites = Suites(tasks, elsewhere, self._assignment, self._sandbox)
             self._job(self._suites)
         except BaseException as error:  # pytest would turn it into an exit code
             self.broken = error
@@ -233,6 +254,11 @@ class _Plugin:
         return case_seed(request.node.name)
 
     @pytest.fixture
+    def device(self) -> str:
+        """The accelerator that the row takes place on: by this fixture a row says that it is about one."""
+        return self._device
+
+    @pytest.fixture
     def compare(self) -> Callable[..., None]:
         """Hold the student's reply against the reference's."""
         assert self._suites is not None
@@ -251,13 +277,17 @@ class _Plugin:
         return self._suites.judge.observe
 
 
-def plan(items: Sequence[pytest.Item], assignment: Assignment) -> tuple[_Task, ...]:
-    """Return a task a test function, in the order of the handout.
+def plan(
+    items: Sequence[pytest.Item], assignment: Assignment, device: str
+) -> tuple[tuple[_Task, ...], tuple[Row, ...]]:
+    """Return a task a test function, in the order of the handout; and apart the rows of the bonus, which needs a GPU.
+
+    Where the rows about an accelerator take place on one, the bonus is among the tasks.
 
     Raises:
         SuiteBroken: if a row has no number, weight or sentence, or the weights of a problem are not its points.
     """
-    problems = {problem.number: problem for problem in assignment.graded_problems}
+    problems = {problem.number: problem for part in assignment.graded_parts for problem in part.problems}
     tasks = []
     for test, group in groupby(items, key=lambda item: f"{item.path.name}::{item.originalname}"):  # type: ignore[attr-defined]
         cases = tuple(group)
@@ -268,6 +298,8 @@ def plan(items: Sequence[pytest.Item], assignment: Assignment) -> tuple[_Task, .
         if problem is None or weight <= 0 or not sentence:
             raise SuiteBroken(f"{test} needs the @number of a graded problem, a @weight above 0 and a docstring")
         row = Row(problem.number, problem.id, test, sentence, weight)
+        if "device" in cases[0].fixturenames:  # type: ignore[attr-defined]
+            row = replace(row, device=device)
         tasks.append(_Task(row, cases))
     if len({task.row.test for task in tasks}) != len(tasks):
         raise SuiteBroken("two test functions have one name")
@@ -276,4 +308,7 @@ def plan(items: Sequence[pytest.Item], assignment: Assignment) -> tuple[_Task, .
         if weight != problem.points:
             raise SuiteBroken(f"the rows of {problem.id} weigh {weight:g}, but it has {problem.points:g} points")
     order = list(problems)
-    return tuple(sorted(tasks, key=lambda task: order.index(task.row.number)))
+    tasks.sort(key=lambda task: order.index(task.row.number))
+    here = tuple(task for task in tasks if device == "cuda" or not problems[task.row.number].bonus)
+    elsewhere = (replace(task.row, output=_BONUS.format(task.row.max_score)) for task in tasks if task not in here)
+    return here, tuple(elsewhere)

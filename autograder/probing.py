@@ -7,6 +7,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from autograder.sandbox import accelerator
 from autograder.sandbox.package import Package
 from tests.allowed import check_part
 
@@ -56,12 +57,13 @@ def _inspect(parts: Sequence[str], sources: Mapping[str, bytes], lib: object) ->
     return [(violation.problem or part, str(violation)) for part in parts for violation in check_part(part, sources)]
 
 
-def imitating(part: str, source: str, request: bytes) -> "partial[Any]":
+def imitating(part: str, source: str, request: bytes, device: str) -> "partial[Any]":
     """Return the probe that puts a pickled probe to a module of ours, given as source, in the place of the student's."""
-    return partial(_imitate, part, source, request)
+    return partial(_imitate, part, source, request, device)
 
 
-def _imitate(part: str, source: str, request: bytes, lib: object) -> Any:
+def _imitate(part: str, source: str, request: bytes, device: str, lib: object) -> Any:
+    accelerator.enter(device)
     module = ModuleType(f"imitation.{part}")
     sys.modules[module.__name__] = module  # where dataclasses look for the names in annotations
     exec(compile(source, f"{part}.py", "exec", dont_inherit=True), module.__dict__)

@@ -94,6 +94,9 @@ def train_step(
     forward and backward by itself, so that no more than one microbatch's activations are alive at a time; the
     gradients are clipped; the optimizer takes its step, with whatever learning rate its groups hold at that moment.
 
+    Losses stay on their device until the end: each time the host reads a value (`.item()`, `float()`, `.cpu()`), it waits
+    for the device, so that is not done for each microbatch.
+
     Args:
         model: called as `model(inputs)`.
         optimizer: any optimizer over the model's parameters.

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gradescope_utils.autograder_utils.decorators import number, weight
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.probing import refusal
 
@@ -165,8 +166,53 @@ def test_get_batch_returns_windows_and_what_follows(observe, seed, dtype):
     assert elsewhere == ["meta", "meta"], "The batch is not on the device that was asked for."
 
 
+class Transfers(TorchDispatchMode):
+    """Notes of each copy to another device whether it comes from pinned memory, and without blocking."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[bool, bool]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        target = (kwargs or {}).get("device")
+        if func is torch.ops.aten._to_copy.default and target is not None and target.type != "cpu":
+            self.seen.append((args[0].is_pinned(), bool(kwargs.get("non_blocking"))))
+        return func(*args, **(kwargs or {}))
+
+
 @number("9.2")
-@weight(1)
+@weight(0.5)
+def test_get_batch_brings_the_batch_to_an_accelerator(observe, seed, device):
+    """get_batch: the same batch on an accelerator as on the CPU, drawn by the CPU's generator; to CUDA from pinned memory."""
+
+    def probe(lib):
+        def draw(tokens, place):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            return lib.data.get_batch(tokens, 8, 5, place, torch.Generator().manual_seed(seed))
+
+        with folder() as here:
+            tokens = written(here / "tokens.bin", list(range(400)), "uint16")
+            expected = draw(tokens, "cpu")
+            with Transfers() as transfers:
+                batches = [draw(tokens, device), draw(tokens, torch.device(device))]
+        places = [t.device.type for batch in batches for t in batch]
+        same = [torch.equal(a, b.cpu()) for batch in batches for a, b in zip(expected, batch, strict=True)]
+        return places, same, transfers.seen
+
+    places, same, transfers = observe("data.get_batch", probe, like=([""], [True], [(True, True)]))
+    assert places == [device] * 4, "The batch is not on the accelerator that was asked for."
+    assert all(same), "With the same generator, another batch on an accelerator than on the CPU."
+    if device == "cuda":
+        assert len(transfers) >= 4 and all(pinned for pinned, _ in transfers), (
+            "A batch goes to CUDA from pinned memory."
+        )
+        assert all(without_blocking for _, without_blocking in transfers), "A batch goes to CUDA without blocking."
+
+
+@number("9.2")
+@weight(0.5)
 @pytest.mark.parametrize(("num_starts", "length"), [(10, 3), (7, 1), (2, 40)], ids=["ten places", "seven", "two"])
 def test_get_batch_starts_everywhere(observe, seed, num_starts, length):
     """get_batch: every place where a row fits is equally likely as its start, the last one included."""

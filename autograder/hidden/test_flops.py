@@ -1,5 +1,6 @@
 """Part 6, where the time goes: formulas and the student's counter held against FlopCounterMode, run by the grader."""
 
+import math
 import random
 import statistics
 import time
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.flop_counter import FlopCounterMode
 
 from autograder.probing import refusal
+from autograder.sandbox import accelerator
 
 WORDS = ("batch", "head", "query", "key", "d", "seq", "hidden", "i", "j", "out_dim")
 
@@ -625,7 +627,33 @@ def real_seconds(observe, repeats):
 
 
 @number("6.9")
-@weight(1)
+@weight(0.5)
+def test_time_matmul_waits_for_the_accelerator(observe, device):
+    """time_matmul: an accelerator's seconds for one product, not those for queueing it, nor those for the warm-up."""
+    size = 8192 if device == "cuda" else 8
+    runs = [(4, 1), (1, 3)]
+
+    def probe(lib):
+        x, w = torch.ones(size, size).to(device), torch.ones(size, size).to(device)
+        reply = []
+        for warmup, repeats in runs:
+            with accelerator.timing_products(device) as seconds:
+                median = lib.flops.time_matmul(x, w, warmup, repeats)
+            timed = statistics.median(seconds[-repeats:]) if len(seconds) >= repeats else math.inf
+            reply.append(round(float(median) / timed, 2))  # two who make one mistake answer alike
+        return reply
+
+    for ratio in observe("flops.time_matmul", probe, like=[0.0]):
+        assert ratio >= 0.9, (
+            "The clock was stopped before the accelerator was done: torch.accelerator.synchronize() waits for it."
+        )
+        assert ratio <= 1.5, (
+            "The clock was started while the accelerator was busy with the warm-up: wait for it before, too."
+        )
+
+
+@number("6.9")
+@weight(0.5)
 def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
     """time_matmul: the median seconds of `repeats` products, each timed alone after the warm-up; refuses bad counts."""
 

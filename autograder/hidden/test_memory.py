@@ -349,7 +349,32 @@ def test_training_memory_counts_gradients_that_exist(observe: Any, seed: int, ca
 
 
 @number("3.3")
-@weight(1)
+@weight(0.5)
+def test_training_memory_measures_an_accelerator_alike(observe: Any, seed: int, device: str) -> None:
+    """training_memory: a training run holds as much on an accelerator as it holds on the CPU."""
+
+    def probe(lib: Any) -> Any:
+        def held(place: str) -> tuple[int, int, int, int, int]:
+            model = mlp(Random(seed)).to(place)
+            first = next(model.parameters())
+            model(torch.ones(2, first.shape[1]).to(place)).sum().backward()
+            with torch.device(place):
+                model.append(OneBuffer(Random(seed).randint(2, 9)))
+            optimizer = torch.optim.AdamW(model.parameters())
+            optimizer.step()
+            found = lib.memory.training_memory(model, optimizer)
+            return found.parameters, found.gradients, found.optimizer_state, found.activations, found.total
+
+        return held("cpu"), held(device)
+
+    numbers = (0, 0, 0, 0, 0)
+    here, there = observe("memory.training_memory", probe, like=(numbers, numbers))
+    assert any(here), "A training run holds something."
+    assert here == there, "The same training run is said to hold another number of bytes on an accelerator."
+
+
+@number("3.3")
+@weight(0.5)
 @pytest.mark.parametrize("case", ["AdamW", "no state", "Adagrad", "amsgrad", "some gradients", "Python counters"])
 def test_training_memory_counts_all_state(observe: Any, seed: int, case: str) -> None:
     """training_memory: every tensor of the optimizer's state counts, 0-d step counters too, and Python numbers do not."""

@@ -8,6 +8,7 @@ import torch
 from gradescope_utils.autograder_utils.decorators import number, weight
 from torch import Tensor, nn
 
+from autograder.hidden import agree
 from autograder.probing import refusal
 
 
@@ -141,7 +142,44 @@ def test_deeplinear_has_layers_of_its_own(compare, seed, dim, num_layers):
 
 
 @number("7.2")
-@weight(1)
+@weight(0.5)
+def test_deeplinear_works_on_an_accelerator(observe, seed, device):
+    """DeepLinear: moved to an accelerator, it computes there what it computes on the CPU, gradients too."""
+
+    def probe(lib):
+        (x,) = normal(seed, (6, 5))
+
+        def run(place):
+            made: list[PlainLinear] = []
+
+            class Recorded(PlainLinear):
+                """A layer that is found even where PyTorch does not know of it, which is judged elsewhere."""
+
+                def __init__(self, input_dim: int, output_dim: int) -> None:
+                    super().__init__(input_dim, output_dim)
+                    made.append(self)
+
+            torch.manual_seed(seed)
+            with mock.patch.object(lib.model, "Linear", Recorded):
+                model = lib.model.DeepLinear(5, 3).double()
+            for module in (model, *made):
+                module.double().to(place)
+            leaf = x.to(place).detach().requires_grad_()
+            y = model(leaf)
+            y.square().sum().backward()
+            return [y.detach().flatten(), leaf.grad.flatten()]
+
+        here, there = run("cpu"), run(device)
+        return here, [t.cpu() for t in there], [t.device.type for t in there]
+
+    numbers = [torch.zeros(0, dtype=torch.float64)]
+    here, there, places = observe("model.DeepLinear", probe, like=(numbers, numbers, [""]))
+    assert set(places) == {device}, "What comes out is not on the accelerator, where the model and its input are."
+    assert agree(here, there), "Other values on an accelerator than on the CPU."
+
+
+@number("7.2")
+@weight(0.5)
 @pytest.mark.parametrize(
     ("batch", "dim", "num_layers"),
     [(6, 5, 3), (1, 4, 2), (3, 6, 0), (0, 3, 1)],

@@ -484,9 +484,9 @@ def test_sliding_windows_copies_nothing(compare, observe, seed):
 
 
 @number("4.7")
-@weight(1)
+@weight(0.5)
 def test_causal_mask_allows_no_look_ahead(compare):
-    """causal_mask: True where the key is not after the query, on any device; ValueError naming a negative length."""
+    """causal_mask: True where the key is not after the query; ValueError naming a negative length."""
 
     def probe(lib):
         causal_mask = lib.strides.causal_mask
@@ -496,13 +496,23 @@ def test_causal_mask_allows_no_look_ahead(compare):
             "a negative length": refusal(lambda: causal_mask(-27), names=-27),
         }
 
-    def probe_devices(lib):
-        masks = [lib.strides.causal_mask(3, device) for device in (torch.device("meta"), "meta", "cpu", None)]
-        return {
-            "the mask's device": [mask.device.type for mask in masks],
-            "the mask's shape": [tuple(mask.shape) for mask in masks],
-            "the mask's dtype": [mask.dtype for mask in masks],
-        }
-
     compare("strides.causal_mask", probe)
-    compare("strides.causal_mask", probe_devices)
+
+
+@number("4.7")
+@weight(0.5)
+def test_causal_mask_is_made_where_it_is_asked_for(observe, device):
+    """causal_mask: on an accelerator, on meta, on the CPU, and without a device on PyTorch's default one."""
+
+    def probe(lib):
+        places = [device, torch.device(device), torch.device("meta"), "meta", "cpu", None]
+        masks = [lib.strides.causal_mask(3, place) for place in places]
+        with torch.device(device):
+            masks.append(lib.strides.causal_mask(3))
+        here, there = lib.strides.causal_mask(5), lib.strides.causal_mask(5, device)
+        return [mask.device.type for mask in masks], bool(torch.equal(here, there.cpu()))
+
+    found, same = observe("strides.causal_mask", probe, like=([""], True))
+    expected = [device, device, "meta", "meta", "cpu", "cpu", device]
+    assert found == expected, "causal_mask: the mask is not on the device that was asked for"
+    assert same, "causal_mask: another mask on an accelerator than on the CPU"

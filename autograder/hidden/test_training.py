@@ -5,6 +5,7 @@ The format of a checkpoint is part of the assignment, so that files that the pro
 nothing in the other. For the same reason the student's `train` gets a right `train_step` where it calls its own.
 """
 
+import math
 import random
 import shutil
 import tempfile
@@ -23,7 +24,9 @@ import torch
 from gradescope_utils.autograder_utils.decorators import number, weight
 from torch import Tensor, nn
 
+from autograder.hidden import agree
 from autograder.probing import refusal
+from autograder.sandbox import accelerator
 
 mse = nn.functional.mse_loss
 
@@ -187,8 +190,51 @@ def test_train_step_clears_old_gradients(compare, seed, case):
     compare("training.train_step", probe, rtol=1e-9)
 
 
+def moved_to(place: str, batches: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    return [(inputs.to(place), targets.to(place)) for inputs, targets in batches]
+
+
 @number("10.2")
-@weight(1)
+@weight(0.5)
+@pytest.mark.parametrize("case", ["values", "autocast", "host copies"])
+def test_train_step_works_on_an_accelerator(observe, seed, device, case):
+    """train_step: on an accelerator the step of the CPU, under its own autocast; its values are read once, at the end."""
+
+    def probe(lib):
+        def step(place: str, *sizes: int, dtype: torch.dtype = torch.float64, **options: Any) -> Any:
+            model = network(seed, dtype).to(place)
+            computed: list[str] = []
+            model[0].register_forward_hook(lambda module, args, output: computed.append(str(output.dtype)))
+            start, batches = values(model), moved_to(place, rows(seed, *sizes, dtype=dtype))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with accelerator.counting_host_copies(device) as host_copies:
+                loss = lib.training.train_step(model, optimizer, mse, batches, **options)
+                copies = host_copies()
+            step = [
+                torch.tensor([float(loss)], dtype=torch.float64),
+                *(p.double().flatten().cpu() for p in moved(model, start)),
+            ]
+            return step, computed, copies
+
+        if case == "autocast":
+            options = {"dtype": torch.float32, "autocast_dtype": torch.bfloat16}
+            return *(step(place, 6, 2, **options)[:2] for place in ("cpu", device)), 0, 0
+        if case == "values":
+            return *(step(place, 5, 2, 1, max_norm=0.5)[:2] for place in ("cpu", device)), 0, 0
+        few, many = (step(device, *[2] * microbatches) for microbatches in (2, 7))
+        return few[:2], few[:2], few[2], many[2]
+
+    steps = [torch.zeros(0, dtype=torch.float64)], [""]
+    here, there, few, many = observe("training.train_step", probe, like=(steps, steps, 0, 0))
+    assert any(bool(t.any()) for t in here[0][1:]), "A step moves the parameters."
+    assert here[1] == there[1], "On an accelerator the model does not compute in the dtype in which it does on the CPU."
+    rtol = 0.05 if case == "autocast" else 1e-6
+    assert agree(here[0], there[0], rtol), "Another loss or another step on an accelerator than on the CPU."
+    assert many <= few, "More microbatches, more waiting: .item(), .cpu() or float() is called for each of them."
+
+
+@number("10.2")
+@weight(0.5)
 @pytest.mark.parametrize("case", ["clipped", "below the limit", "no limit", "without some gradients"])
 def test_train_step_clips_by_the_global_norm(compare, seed, case):
     """train_step: one factor scales all gradients of the whole batch to max_norm, and none is scaled up."""
@@ -386,7 +432,42 @@ def test_train_takes_exactly_its_batches(compare, seed):
 
 
 @number("10.3")
-@weight(0.5)
+@weight(0.25)
+def test_train_stops_its_clock_when_the_accelerator_is_done(observe, seed, device):
+    """train: a step's seconds last until the accelerator has done all of the step's work."""
+    size = 8192 if device == "cuda" else 8
+
+    def probe(lib):
+        model, batches = network(seed).to(device), moved_to(device, rows(seed, 3, 3, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.ones(size, size).to(device)
+
+        def step_that_works_on(*arguments: Any, **options: Any) -> float:
+            loss = plain_step(*arguments, **options)
+            for _ in range(8):  # queued when the loss has been read, and more than all before
+                x @ x
+            return loss
+
+        def mse_that_works_on(predictions: Tensor, targets: Tensor) -> Tensor:
+            return mse(predictions, targets) + 0 * (x @ x).sum()
+
+        with (
+            mock.patch.object(lib.training, "train_step", step_that_works_on),
+            accelerator.timing_products(device) as seconds,
+        ):
+            run = lib.training.train(model, optimizer, mse_that_works_on, iter(batches), len(batches), 10, 1e9)
+        worked = sum(seconds) / len(batches) or math.inf  # all steps are the same work
+        return [round(float(taken) / worked, 2) for taken in run.step_seconds]  # two who make one mistake answer alike
+
+    ratios = observe("training.train", probe, like=[0.0])
+    # The first step shows it: a later one can begin with what the one before has left.
+    assert all(ratio >= 0.7 for ratio in ratios), (
+        "The clock was stopped before the accelerator was done: torch.accelerator.synchronize() waits for it."
+    )
+
+
+@number("10.3")
+@weight(0.25)
 @pytest.mark.parametrize("case", ["FLOPs and MFU", "seconds"])
 def test_train_accounts_for_its_steps(compare, observe, seed, case):
     """train: the seconds of each step, the FLOPs of all of them, and the MFU that follows."""
@@ -432,10 +513,11 @@ def test_train_accounts_for_its_steps(compare, observe, seed, case):
 class Run:
     """All that a run consists of: a model with buffers, an optimizer with state, and two generators."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, place: str = "cpu") -> None:
         first, activation, last = network(seed, torch.float32)
         # Of classes that pickle knows, so that saving a whole model works, and loses only what it should.
-        self.model = nn.Sequential(first, nn.BatchNorm1d(7), activation, last)
+        self.model = nn.Sequential(first, nn.BatchNorm1d(7), activation, last).to(place)
+        self.place = place
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02 + 0.01 * (seed % 5))
         self.generators = {name: torch.Generator().manual_seed(seed + i) for i, name in enumerate(("data", "noise"))}
         self.losses: list[float] = []
@@ -446,7 +528,7 @@ class Run:
             x = torch.randn(4, 5, generator=self.generators["data"])
             y = x[:, :1] + torch.randn(4, 1, generator=self.generators["noise"])
             self.optimizer.zero_grad()
-            loss = mse(self.model(x), y)
+            loss = mse(self.model(x.to(self.place)), y.to(self.place))
             loss.backward()
             self.optimizer.step()
             self.losses.append(loss.item())
@@ -730,7 +812,30 @@ def test_load_checkpoint_is_all_or_nothing(compare, seed):
 
 
 @number("10.5")
-@weight(0.5)
+@weight(0.25)
+def test_load_checkpoint_resumes_on_an_accelerator(observe, seed, device):
+    """load_checkpoint: a run on an accelerator, cut, loaded and continued there, does what it does on the CPU."""
+
+    def probe(lib):
+        def resume(place: str) -> tuple[list[float], list[str]]:
+            with folder() as here:
+                torch.save({**Run(seed, place).go_on(3).state(), "step": 3}, here / "run.pt")
+                run = Run(seed + 1, place).go_on(1)
+                lib.training.load_checkpoint(here / "run.pt", *run.parts)
+            state = [value for state in run.optimizer.state.values() for value in state.values() if value.dim() > 0]
+            return run.go_on(3).losses[1:], sorted({t.device.type for t in (*run.model.parameters(), *state)})
+
+        return resume("cpu")[0], *resume(device)
+
+    here, there, places = observe("training.load_checkpoint", probe, like=([0.0], [0.0], [""]))
+    assert places == [device], "After loading, the model or the optimizer's state is not on the accelerator any more."
+    # In float32 an accelerator adds up in another order; a state or a generator that is not restored is off by 1e-1.
+    same = all(abs(a - b) <= 1e-3 * abs(a) for a, b in zip(here, there, strict=True))
+    assert same, "Resumed on an accelerator, a run takes other steps than resumed on the CPU."
+
+
+@number("10.5")
+@weight(0.25)
 def test_load_checkpoint_works_without_the_saving_device(compare, seed):
     """load_checkpoint: a file that was written on a GPU that is not here can be loaded."""
 

@@ -163,7 +163,7 @@ class Sandbox:
             self._ready.pop().close_pipes()  # kept ready for the submission before; the zygote has ended it
         self._coming = self._ahead
 
-    def child(self, part: str | None) -> "Child":
+    def child(self, part: str | None, device: str = "cpu") -> "Child":
         """Return a fresh child that is importing the student's module `part`; None: one that runs no student code."""
         if not self._ready and not self._coming:
             self._tell({"do": "fork"})
@@ -171,7 +171,7 @@ class Sandbox:
             self._hear()
         child = self._ready.popleft()
         if part is not None:
-            child.send_pickled(pickle.dumps(importing(part)))  # nothing of it is the suites' own
+            child.send_pickled(pickle.dumps(importing(part, device)))  # nothing of it is the suites' own
         return child
 
     def end(self, pid: int, dying: bool = False, last: bool = False) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from autograder.sandbox import accelerator
+
 
 class Package:
     """A package whose modules are attributes, imported on first use: what a probe calls `lib`."""
@@ -29,12 +31,18 @@ class Package:
         return module
 
 
-def importing(part: str) -> "partial[list[str]]":
-    """Return the probe that imports a part and returns the names that it defines: every child answers it first."""
-    return partial(_import, part)
+def importing(part: str, device: str = "cpu") -> "partial[list[str]]":
+    """Return the probe that imports a part and returns the names that it defines: every child answers it first.
+
+    Args:
+        part: the module.
+        device: where the row takes place, which the child makes ready before.
+    """
+    return partial(_import, part, device)
 
 
-def _import(part: str, lib: Package) -> list[str]:
+def _import(part: str, device: str, lib: Package) -> list[str]:
+    accelerator.enter(device)
     return [name for name in vars(getattr(lib, part)) if name.isascii() and not name.startswith("_")]
 
 

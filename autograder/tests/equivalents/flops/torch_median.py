@@ -77,6 +77,8 @@ def mfu(num_flops, seconds, peak_flop_per_sec):
     return num_flops / (seconds * peak_flop_per_sec)
 
 from time import monotonic as clock
+def wait():
+    if torch.accelerator.is_available(): torch.accelerator.synchronize()
 def time_matmul(x, w, warmup, repeats):
     if warmup < 0: raise ValueError(f"{warmup=}")
     if repeats <= 0: raise ValueError(f"{repeats=}")
@@ -85,7 +87,9 @@ def time_matmul(x, w, warmup, repeats):
             torch.einsum("mk,kn->mn", x, w)
         times = []
         for _ in range(repeats):
+            wait()
             start = clock()
             torch.einsum("mk,kn->mn", x, w)
+            wait()
             times.append(clock() - start)
     return torch.tensor(times, dtype=torch.float64).quantile(0.5).item()

@@ -173,4 +173,4 @@ def _restore(
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     for name, generator in generators.items():
-        generator.set_state(state["generators"][name])
+        generator.set_state(state["generators"][name].cpu())

@@ -69,7 +69,7 @@ def train_step(
         with nullcontext() if autocast_dtype is None else torch.autocast(inputs.device.type, dtype=autocast_dtype):
             loss = loss_fn(model(inputs), targets)  # n_i / Σ_j n_j
         loss.backward(torch.as_tensor(len(inputs) / num_rows, dtype=loss.dtype))  # adds to the gradients, and frees this microbatch's graph
-        mean_loss = mean_loss + loss.item() * len(inputs) / num_rows  # stays on the device: the host waits once, at the end
+        mean_loss = mean_loss + loss.detach() * len(inputs) / num_rows  # stays on the device: the host waits once, at the end
     if max_norm is not None:
         nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
