@@ -38,6 +38,7 @@ class Difference:
 
     reason: str  # what the student reads
     detail: str  # what staff read: the place in the reply, and both values
+    about: str = ""  # the key of the answer that differs, where the reply has several
 
 
 def first_difference(expected: Any, got: Any, tolerance: Tolerance) -> Difference | None:
@@ -185,7 +186,7 @@ class _Walk:
 def _about(key: object, difference: Difference) -> Difference:
     if type(key) is not str or " " not in key:
         return difference
-    return replace(difference, reason=f"{difference.reason.removesuffix('.')} ({key}).")
+    return replace(difference, reason=f"{difference.reason.removesuffix('.')} ({key}).", about=key)
 
 
 def _refusals(expected: tuple[Any, ...], got: tuple[Any, ...], path: str) -> Difference | None:

@@ -43,14 +43,16 @@ class Case:
     device: str  # where it takes place
     questions: Sequence[Question]
     compared: bool  # the last answer is not the reference's; else a property of all answers does not hold
+    about: str  # the key of what is wrong in it, where it is a dict of several answers
 
 
 class _Likeness(IntEnum):
     """How closely an implementation's answers to a case are the student's."""
 
     NONE = 0
-    WITHIN_TOLERANCE = 1
-    EXACT = 2
+    UP_TO_THE_LOSS = 1  # of several answers, up to the first that is wrong: behind it there can be another mistake
+    WITHIN_TOLERANCE = 2
+    EXACT = 3
 
 
 class Diagnosis:
@@ -123,7 +125,7 @@ class _Witness:
         least = _Likeness.EXACT
         questions = list(enumerate(self._case.questions))
         for number, question in questions[-1:] if self._case.compared else questions:
-            least = min(least, _likeness(question, self._ask(name, source, number)))
+            least = min(least, _likeness(question, self._ask(name, source, number), self._case.about))
             if least is _Likeness.NONE:
                 break
         return least
@@ -142,7 +144,7 @@ class _Witness:
         return self._answers[key]
 
 
-def _likeness(question: Question, ours: Outcome) -> _Likeness:
+def _likeness(question: Question, ours: Outcome, about: str) -> _Likeness:
     theirs = question.answer
     if isinstance(ours, RemoteError) and isinstance(theirs, RemoteError):
         return _Likeness.EXACT if ours.type_names[:1] == theirs.type_names[:1] else _Likeness.NONE
@@ -150,9 +152,19 @@ def _likeness(question: Question, ours: Outcome) -> _Likeness:
         return _Likeness.NONE
     same = partial(_same, ours.value, theirs.value)
     # A wrong answer may well be NaN or infinite.
-    if not same(replace(question.tolerance, finite=False)):
-        return _Likeness.NONE
+    tolerance = replace(question.tolerance, finite=False)
+    if not same(tolerance):
+        both = _up_to(about, ours.value), _up_to(about, theirs.value)
+        return _Likeness.UP_TO_THE_LOSS if None not in both and _same(*both, tolerance) else _Likeness.NONE
     return _Likeness.EXACT if same(_EXACTLY) else _Likeness.WITHIN_TOLERANCE
+
+
+def _up_to(key: str, reply: Any) -> dict[str, Any] | None:
+    """Return the answers of a reply up to one of them, if it is there."""
+    if type(reply) is not dict or key not in reply:
+        return None
+    names = list(reply)
+    return {name: reply[name] for name in names[: names.index(key) + 1]}
 
 
 def _same(ours: Any, theirs: Any, tolerance: Tolerance) -> bool:

@@ -48,11 +48,12 @@ class SuiteBroken(Exception):
 class Lost(Exception):
     """The student's reply loses the row."""
 
-    def __init__(self, feedback: Feedback, compared: bool = False) -> None:
+    def __init__(self, feedback: Feedback, compared: bool = False, about: str = "") -> None:
         """Keep what the student reads, and whether it is the last answer alone that is wrong."""
         super().__init__(feedback.student)
         self.feedback = feedback
         self.compared = compared
+        self.about = about  # the key of the answer that is wrong, where there are several
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Judge:
     def explain(self, error: BaseException) -> Feedback:
         """Return what a case's exception says about the student's answer; raise it if it says nothing about it."""
         if isinstance(error, Lost):
-            self._lose(error.compared)
+            self._lose(error.compared, error.about)
             return error.feedback
         if isinstance(error, (SuiteBroken, SandboxBroken)) or not isinstance(error, Exception):
             raise error  # ours, or the order to stop
@@ -170,7 +171,7 @@ class Judge:
         expected, reply = self._ask(problem, probe, options, with_reference=True)
         assert expected is not None
         if difference := first_difference(expected.reply, reply, options):
-            raise Lost(_explained(difference), compared=True)
+            raise Lost(_explained(difference), compared=True, about=difference.about)
 
     def observe(self, problem: str, probe: Probe, *, like: Any) -> Any:
         """Return the student's reply as plain data of the structure of `like`, or lose the row."""
@@ -188,10 +189,11 @@ class Judge:
         reply = self.observe(problem, probe, like=like)
         return reply, self._child.peak_memory() - before
 
-    def _lose(self, compared: bool) -> None:
+    def _lose(self, compared: bool, about: str = "") -> None:
         """Keep the case for the diagnosis."""
         assert self._row is not None
-        self._lost.append(Case(self._case, self._row.function, self._row.device, tuple(self._questions), compared))
+        case = Case(self._case, self._row.function, self._row.device, tuple(self._questions), compared, about)
+        self._lost.append(case)
 
     def diagnose(self, problem: str) -> Mapping[str, Misconception]:
         """Return what is behind the rows that were lost in a problem whose last row was judged, by their functions."""

@@ -54,6 +54,20 @@ def test_the_one_that_explains_more_rows_is_named_in_all_of_them(grader, tmp_pat
     assert len(rows) == 2 and {row["misconception"] for row in rows.values()} == {"one_state"}
 
 
+def test_a_second_mistake_behind_the_first_does_not_hide_it(grader, tmp_path):
+    # Wrong where there are no square layers, as "first_input_gradient_counted" is; besides, negative counts are accepted.
+    wrong = (
+        "def deep_linear_flops(batch, dim, num_layers, input_requires_grad=False):\n"
+        "    forward = 2 * batch * (num_layers * dim * dim + dim)\n"
+        "    return StepFlops(forward, 2 * forward, 3 * forward)\n"
+    )
+    source = replaced(reference("flops"), "deep_linear_flops", wrong)
+    grade = grader.grade(write(tmp_path / "s", {"flops.py": source}))
+    rows = [row for row in grade["rows"] if row["test"].endswith("test_deep_linear_flops_of_the_whole_step")]
+    assert [row["misconception"] for row in rows] == ["first_input_gradient_counted"]
+    assert rows[0]["output"].endswith("An int differs (no square layers).")
+
+
 def test_an_edit_that_no_longer_applies_is_an_error():
     with pytest.raises(Drifted, match="0 times"):
         edited("napkin", [Edit("never there", "")])
