@@ -517,6 +517,7 @@ def test_adamw_keeps_its_state_with_the_parameter(observe: Any, seed: int, devic
     here, there, places = observe("optimizers.AdamW", probe, like=(VECTOR, VECTOR, [""]))
     require_close(there, here, "Other steps on an accelerator than on the CPU.")
     assert set(places) <= {device}, "The state is not on the accelerator, where its parameter is."
+    check_kind(observe, "AdamW", seed)
 
 
 @number("8.3")
