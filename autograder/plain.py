@@ -8,6 +8,7 @@ Student code runs in this very process, so nothing that this prints is a grade.
 import random
 import resource
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from autograder.settings import case_seed
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the folder that holds the modules to judge."""
     parser.addoption("--submission", default="reference", help="folder with the modules to judge")
+    parser.addoption("--own-cpu", help="file for the CPU seconds that the submission's answers took")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,12 +40,26 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.modules["student"] = package
 
 
+_own_cpu = [0.0]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Write what was measured."""
+    if path := config.getoption("--own-cpu"):
+        Path(path).write_text(str(_own_cpu[0]), encoding="ascii")
+
+
 def run_probe(probe: Callable[[Any], Any], package: Package) -> Any:
     """Run a probe with the generators as a child finds them."""
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
-    return snapshot(probe(package))
+    start = time.process_time()
+    try:
+        return snapshot(probe(package))
+    finally:
+        if package._name == "student":
+            _own_cpu[0] += time.process_time() - start
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -89,7 +89,7 @@ class Cluster:
             write_atomically(place / "running.json", json.dumps([self.kind, *(job.job_id for job in jobs)]).encode())
             running = True
             while running and left:
-                time.sleep(_POLL)
+                time.sleep(max(_POLL, len(left) / 2000))  # a look is a file a submission, on a disk that others use too
                 running = _any_running(self.kind, jobs)  # first: a job may write until it ends
                 for id in list(left):
                     if record := load(folder, id):

@@ -66,8 +66,13 @@ def write_report(
     numbers = {id: i for i, id in enumerate(order, start=1)}
     graded = [records[id] for id in order if id in records]
     numbers_of_class = class_statistics(graded, assignment)
+    of: dict[str, list[Line]] = {}
+    for line in lines:
+        of.setdefault(line.submission.id, []).append(line)
     entries = {
-        submission.id: _entry(submission, numbers[submission.id], records.get(submission.id), lines, anonymous)
+        submission.id: _entry(
+            submission, numbers[submission.id], records.get(submission.id), of[submission.id], anonymous
+        )
         for submission in handed_in
     }
     environment = jinja2.Environment(
@@ -101,8 +106,7 @@ def write_report(
     write_atomically(folder / "report.html", page.encode())
 
 
-def _entry(submission: HandedIn, number: int, record: Record | None, lines: Sequence[Line], anonymous: bool) -> Entry:
-    own = [line for line in lines if line.submission.id == submission.id]
+def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequence[Line], anonymous: bool) -> Entry:
     names = [line.student.name or line.student.email for line in own]
     name = f"No. {number}" if anonymous else ", ".join(filter(None, names)) or submission.id
     file = path_of(Path(), submission.id).as_posix() if record and not anonymous else ""
