@@ -14,12 +14,12 @@ grade:
 	@$(VENV) -m autograder grade $${OUT:+--out="$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$SUBMISSION"
 
 #:   make class EXPORT=export.zip OUT=class   grade everybody; run it again to go on; WORKERS=8 ANONYMOUS=1 ISOLATION=process;
-#:                                     on a cluster: CLUSTER=slurm PARTITION=cpu JOBS=20
+#:                                     the bonus too, on a GPU: DEVICE=cuda; on a cluster: CLUSTER=slurm PARTITION=cpu JOBS=20
 class:
 	@test -n "$$EXPORT" && test -n "$$OUT" || { echo 'say what and where to: make class EXPORT=<zip or folder> OUT=<folder>' >&2; exit 2; }
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder class --out="$$OUT" $${WORKERS:+--workers="$$WORKERS"} $${ANONYMOUS:+--anonymous} \
-	    $${CLUSTER:+--cluster="$$CLUSTER"} $${PARTITION:+--partition="$$PARTITION"} $${JOBS:+--jobs="$$JOBS"} \
+	    $${DEVICE:+--device="$$DEVICE"} $${CLUSTER:+--cluster="$$CLUSTER"} $${PARTITION:+--partition="$$PARTITION"} $${JOBS:+--jobs="$$JOBS"} \
 	    $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$EXPORT"
 
 #:   make merge CPU=class CUDA=class-gpu OUT=both      join a GPU's bonus rows with the CPU's results; touches neither

@@ -30,6 +30,12 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     grade.add_argument("--workers", type=_count, help="submissions at once (default: a worker a core)")
     grade.add_argument("--anonymous", action="store_true", help="leave names, ids and emails out of report.html")
+    grade.add_argument(
+        "--device",
+        choices=["sim", "cuda"],
+        default="sim",
+        help="where the rows about an accelerator take place; cuda grades the bonus too, on this machine's GPU (default: %(default)s)",
+    )
     grade.add_argument("--cluster", choices=["slurm", "local"], help="grade in jobs, of Slurm or of this machine")
     grade.add_argument("--partition", help="of the Slurm cluster (default: its own)")
     grade.add_argument(
@@ -84,6 +90,8 @@ def _class(options: argparse.Namespace) -> int:
     try:
         if options.partition and options.cluster != "slurm":
             raise CannotGrade("a partition is one of a Slurm cluster: say CLUSTER=slurm too")
+        if options.device == "cuda" and not options.cluster and not any(Path("/dev").glob("nvidia[0-9]*")):
+            raise CannotGrade("there is no GPU of NVIDIA's here")
         files = Files(options.export)
         if options.part:
             ids = options.part.read_text(encoding="utf-8").split()
@@ -123,18 +131,11 @@ def _grade_by_jobs(folder: Path, ids: list[str], options: argparse.Namespace) ->
     from autograder.classroom.cluster import Cluster, NoCluster, command
 
     workers = options.workers or (8 if options.cluster == "slurm" else len(os.sched_getaffinity(0)))
-    cluster = Cluster(options.cluster, options.partition, options.jobs, workers)
-    where = [
-        options.export.resolve(),
-        "--out",
-        folder.resolve(),
-        "--workers",
-        workers,
-        "--isolation",
-        options.isolation,
-    ]
+    cluster = Cluster(options.cluster, options.partition, options.jobs, workers, gpu=options.device == "cuda")
+    where = [options.export.resolve(), "--out", folder.resolve()]
+    how = ["--workers", workers, "--isolation", options.isolation, "--device", options.device]
     try:
-        return cluster.run(folder, ids, lambda part: command("class", *where, "--part", part))
+        return cluster.run(folder, ids, lambda part: command("class", *where, *how, "--part", part))
     except NoCluster as error:
         raise CannotGrade(error) from None
 
@@ -147,7 +148,7 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
         from autograder.judge import SuiteBroken
 
         try:
-            grade_all(cells, own, load_assignment(), files, folder, ids, options.workers or cores())
+            grade_all(cells, own, load_assignment(), files, folder, ids, options.workers or cores(), options.device)
         except CannotGoOn as error:
             return refuse("class", f"{error}. What is graded is kept")
         except (SelfCheckFailed, SuiteBroken) as error:

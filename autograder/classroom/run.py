@@ -21,7 +21,7 @@ from autograder.classroom import shape
 from autograder.classroom.cells import Cells
 from autograder.classroom.export import Files
 from autograder.classroom.folder import remove_halves
-from autograder.classroom.pool import CannotGoOn, Lost, Pool
+from autograder.classroom.pool import Alone, CannotGoOn, Lost, Pool
 from autograder.classroom.progress import Progressing
 from autograder.classroom.record import Record, Status, digest, load, save
 from autograder.grade import Grade
@@ -44,7 +44,14 @@ class SelfCheckFailed(Exception):
 
 
 def grade_all(
-    cells: Cells, own: Sandbox, assignment: Assignment, files: Files, folder: Path, ids: Iterable[str], workers: int
+    cells: Cells,
+    own: Sandbox,
+    assignment: Assignment,
+    files: Files,
+    folder: Path,
+    ids: Iterable[str],
+    workers: int,
+    device: str,
 ) -> None:
     """Grade submissions into `folder`, on so many workers.
 
@@ -55,7 +62,8 @@ def grade_all(
         files: the export.
         folder: of the run.
         ids: the submissions to grade.
-        workers: how many at once.
+        workers: how many at once, but where the device is "cuda".
+        device: where the rows about an accelerator take place.
 
     Raises:
         SelfCheckFailed: if the reference does not get full marks.
@@ -72,7 +80,9 @@ def grade_all(
         gc.freeze()  # a collection in a worker would touch, and so copy, every page that is shared
         planned = suites.planned()
         work = partial(_work, suites, files.path, folder, planned, _modules(assignment))
-        pool = Pool(cells, work, min(workers, len(todo)), load_settings().total_seconds + _PATIENCE)
+        patience = load_settings().total_seconds + _PATIENCE
+        # CUDA, which the reference has started in this process, does not survive a fork.
+        pool = Alone(cells, work) if device == "cuda" else Pool(cells, work, min(workers, len(todo)), patience)
         try:
             with Progressing(len(todo)) as show:
                 for result in pool.results(todo):
@@ -89,7 +99,7 @@ def grade_all(
             pool.close()
             remove_halves(folder, todo)
 
-    run_suites(own, assignment, job)
+    run_suites(own, assignment, job, device=device)
 
 
 def _check_self(suites: Suites, assignment: Assignment) -> None:
