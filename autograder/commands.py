@@ -45,6 +45,8 @@ def main(arguments: list[str]) -> int:
     _isolation(grade)
     verify = commands.add_parser("verify", help="check that known submissions get what they must")
     verify.add_argument("--quick", action="store_true", help="only the reference and the stubs, no misconceptions")
+    parts = [part.id for part in load_assignment().parts]
+    verify.add_argument("--part", choices=parts, help="of the misconceptions only those of this part")
     _isolation(verify)
     commands.add_parser("stubs", help="write student/ anew from reference/")
     commands.add_parser("pack", help="pack what Gradescope gets into dist/autograder.zip")
@@ -63,7 +65,7 @@ def main(arguments: list[str]) -> int:
             return _grade(options.submission, options.out, options.isolation, options.metadata)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         if options.command == "verify":
-            return _verify(options.isolation, options.quick)
+            return _verify(options.isolation, options.quick, options.part)
         if options.command in classroom.COMMANDS:
             return classroom.run(options)
         if options.command == "bench":
@@ -190,13 +192,16 @@ def _repeats_results(metadata: Path, out: Path) -> bool:
     return True
 
 
-def _verify(isolation: str, quick: bool) -> int:
+def _verify(isolation: str, quick: bool, part: str | None) -> int:
     try:
         with _sandbox(isolation) as sandbox:
             from autograder.verify import verify
 
             load_settings()
-            return verify(sandbox, load_assignment(), quick)
+            assignment = load_assignment()
+            every = [part.id for part in assignment.graded_parts]
+            parts = [] if quick else [part] if part else every
+            return verify(sandbox, assignment, parts)
     except CannotGrade as error:
         return refuse("verify", error)
     except (BadSettings, BadProblems):

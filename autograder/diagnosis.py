@@ -20,6 +20,7 @@ from autograder.sandbox.codec import RemoteError
 
 # What answers more slowly is passed over: the student's answer came in time.
 _DEADLINE = Deadline(cpu=2.0, wall=20.0)
+_MOST_ASKED = 100  # of a problem: an answer takes about 10 ms, and who is wrong in every row waits for all of them
 _EXACTLY = Tolerance(rtol=0.0, finite=False)
 
 Answers = dict[tuple[str, int, str], Outcome]  # by the case's id, the number of the question in it, and who answers
@@ -50,7 +51,7 @@ class _Likeness(IntEnum):
     """How closely an implementation's answers to a case are the student's."""
 
     NONE = 0
-    UP_TO_THE_LOSS = 1  # of several answers, up to the first that is wrong: behind it there can be another mistake
+    PARTLY = 1  # of several answers, up to the first that is wrong: behind it there can be another mistake; of an exception, the type
     WITHIN_TOLERANCE = 2
     EXACT = 3
 
@@ -80,12 +81,21 @@ class Diagnosis:
         part = problem.split(".")[0]
         possible = [known for known in misconceptions(part) if known.problem == problem and not known.loses & passed]
         likeness: dict[str, dict[str, _Likeness]] = {known.name: {} for known in possible}
+        asked = 0
         for case in lost:
+            about = [known for known in possible if case.row in known.loses | known.tolerates]
+            before = [known for known in about if likeness[known.name]]
             with _Witness(self._sandbox, self._answers, part, case) as witness:
                 # Where right code answers like this too, what is wrong does not show in the answers.
                 least = _Likeness.NONE if case.compared else witness.likeness("", reference(part))
-                for known in possible:
-                    if case.row in known.loses | known.tolerates and least < _Likeness.EXACT:
+                # Those that have answered as the student has in an earlier row; the others only if none of them does again.
+                for group in (before, [known for known in about if known not in before]):
+                    if least is _Likeness.EXACT or any(
+                        likeness[known.name].get(case.row, 0) > _Likeness.PARTLY for known in before
+                    ):
+                        break
+                    for known in group[: _MOST_ASKED - asked]:
+                        asked += 1
                         found = witness.likeness(known.name, known.source())
                         if found > least:
                             likeness[known.name][case.row] = found
@@ -147,7 +157,9 @@ class _Witness:
 def _likeness(question: Question, ours: Outcome, about: str) -> _Likeness:
     theirs = question.answer
     if isinstance(ours, RemoteError) and isinstance(theirs, RemoteError):
-        return _Likeness.EXACT if ours.type_names[:1] == theirs.type_names[:1] else _Likeness.NONE
+        if ours.type_names[:1] != theirs.type_names[:1]:
+            return _Likeness.NONE
+        return _Likeness.EXACT if ours.message == theirs.message else _Likeness.PARTLY
     if not isinstance(ours, Reply) or not isinstance(theirs, Reply):
         return _Likeness.NONE
     same = partial(_same, ours.value, theirs.value)
@@ -155,7 +167,7 @@ def _likeness(question: Question, ours: Outcome, about: str) -> _Likeness:
     tolerance = replace(question.tolerance, finite=False)
     if not same(tolerance):
         both = _up_to(about, ours.value), _up_to(about, theirs.value)
-        return _Likeness.UP_TO_THE_LOSS if None not in both and _same(*both, tolerance) else _Likeness.NONE
+        return _Likeness.PARTLY if None not in both and _same(*both, tolerance) else _Likeness.NONE
     return _Likeness.EXACT if same(_EXACTLY) else _Likeness.WITHIN_TOLERANCE
 
 

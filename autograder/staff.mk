@@ -40,10 +40,11 @@ synthetic:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder synthetic --out="$$OUT" $${STUDENTS:+--students="$$STUDENTS"} $${SEED:+--seed="$$SEED"}
 
-#:   make verify                       the reference gets every point, the stubs none, and each misconception loses its own
+#:   make verify                       the reference gets every point, the stubs none, and each misconception loses its own;
+#:                                     PART=optimizers: only that part's
 verify:
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder verify $${ISOLATION:+--isolation "$$ISOLATION"}
+	@$(VENV) -m autograder verify $${ISOLATION:+--isolation "$$ISOLATION"} $${PART:+--part "$$PART"}
 
 #:   make check                        lint, types, old and new Pythons, the package's own tests, verify
 check:
