@@ -17,7 +17,7 @@ environment = @$(VENV) -I -S tests/environment.py --check $(1) 2>/dev/null || "$
 
 # Values reach commands through the shell's variables and never as text of a command, and make itself does not expand them (a file
 # called $(shell ...) would run), so that any character may be in them.
-VALUES := PART SUBMISSION OUT ISOLATION LANGUAGES EXPORT WORKERS ANONYMOUS DEVICE CLUSTER PARTITION JOBS CPU CUDA BEFORE AFTER STUDENTS SEED
+VALUES := PART SUBMISSION OUT ISOLATION LANGUAGES EXPORT WORKERS ANONYMOUS DEVICE CLUSTER PARTITION JOBS CPU CUDA BEFORE AFTER STUDENTS SEED TIMES
 $(foreach name,$(VALUES),$(if $(filter command line,$(origin $(name))),$(eval override export $(name) := $$(value $(name)))))
 
 # The lines that begin with "#:" are the help.

@@ -19,7 +19,7 @@ _ENVIRONMENT = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 _KEPT = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "TMPDIR", "LD_LIBRARY_PATH")
-_SANDBOXED = ("grade", "verify", "class")
+_SANDBOXED = ("grade", "verify", "class", "mutate", "soak")
 
 
 def start_clean(program: str) -> None:

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -45,9 +45,28 @@ def main(arguments: list[str]) -> int:
     _isolation(grade)
     verify = commands.add_parser("verify", help="check that known submissions get what they must")
     verify.add_argument("--quick", action="store_true", help="only the reference and the stubs, no misconceptions")
-    parts = [part.id for part in load_assignment().parts]
-    verify.add_argument("--part", choices=parts, help="of the misconceptions only those of this part")
+    verify.add_argument("--part", type=_part, help="of the misconceptions only those of this part")
     _isolation(verify)
+    mutate = commands.add_parser("mutate", help="check that the hidden tests see each small change of the reference")
+    mutate.add_argument("--part", type=_part, help="the only part whose mutants are run")
+    mutate.add_argument("--sample", type=_count, metavar="N", help="run only N mutants of each part")
+    _isolation(mutate)
+    soak = commands.add_parser("soak", help="grade known submissions again and again: no verdict may differ")
+    soak.add_argument("--part", type=_part, help="the only part whose rows are run")
+    soak.add_argument(
+        "--times",
+        type=_count,
+        default=20,
+        metavar="N",
+        help="runs; of the reference ten times as many (default: %(default)s)",
+    )
+    soak.add_argument(
+        "--sample",
+        type=_count,
+        metavar="N",
+        help="only N equivalents and N misconceptions of each part; N runs of the reference",
+    )
+    _isolation(soak)
     commands.add_parser("stubs", help="write student/ anew from reference/")
     commands.add_parser("pack", help="pack what Gradescope gets into dist/autograder.zip")
     commands.add_parser("bench", help="measure grading against plain pytest of the same suites")
@@ -68,6 +87,10 @@ def main(arguments: list[str]) -> int:
             return _verify(options.isolation, options.quick, options.part)
         if options.command in classroom.COMMANDS:
             return classroom.run(options)
+        if options.command == "mutate":
+            return _mutate(options.isolation, options.part, options.sample)
+        if options.command == "soak":
+            return _soak(options.isolation, options.part, options.times, options.sample)
         if options.command == "bench":
             from autograder.bench import main as bench
 
@@ -102,6 +125,19 @@ def _isolation(parser: argparse.ArgumentParser) -> None:
         default="full",
         help="process: grade even where student code could read the reference (default: %(default)s)",
     )
+
+
+def _part(name: str) -> str:
+    known = [part.id for part in load_assignment().graded_parts]
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"no part is called {name!r}: there are {', '.join(known)}")
+    return name
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, not {text!r}")
+    return int(text)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -193,21 +229,49 @@ def _repeats_results(metadata: Path, out: Path) -> bool:
 
 
 def _verify(isolation: str, quick: bool, part: str | None) -> int:
+    def check(sandbox: "Sandbox") -> int:
+        from autograder.verify import verify
+
+        assignment = load_assignment()
+        every = [part.id for part in assignment.graded_parts]
+        return verify(sandbox, assignment, [] if quick else [part] if part else every)
+
+    return _check_ourselves("verify", isolation, check)
+
+
+def _mutate(isolation: str, part: str | None, sample: int | None) -> int:
+    def check(sandbox: "Sandbox") -> int:
+        from autograder.mutate import BadSurvivors, mutate
+
+        try:
+            return mutate(sandbox, load_assignment(), part, sample)
+        except BadSurvivors as error:
+            return refuse("mutate", error)
+
+    return _check_ourselves("mutate", isolation, check)
+
+
+def _soak(isolation: str, part: str | None, times: int, sample: int | None) -> int:
+    def check(sandbox: "Sandbox") -> int:
+        from autograder.soak import soak
+
+        return soak(sandbox, load_assignment(), part, times, sample)
+
+    return _check_ourselves("soak", isolation, check)
+
+
+def _check_ourselves(command: str, isolation: str, check: "Callable[[Sandbox], int]") -> int:
+    """Run a check of the grader itself in a sandbox."""
     try:
         with _sandbox(isolation) as sandbox:
-            from autograder.verify import verify
-
             load_settings()
-            assignment = load_assignment()
-            every = [part.id for part in assignment.graded_parts]
-            parts = [] if quick else [part] if part else every
-            return verify(sandbox, assignment, parts)
+            return check(sandbox)
     except CannotGrade as error:
-        return refuse("verify", error)
+        return refuse(command, error)
     except (BadSettings, BadProblems):
         raise
     except Exception as error:
-        return _blame_ourselves("verify", "nothing is verified", error)
+        return _blame_ourselves(command, "nothing is known", error)
 
 
 def _blame_ourselves(command: str, outcome: str, error: Exception) -> int:

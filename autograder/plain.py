@@ -22,7 +22,7 @@ from autograder.compare import Tolerance, first_difference, misfit
 from autograder.sandbox import sim
 from autograder.sandbox.codec import plain, snapshot
 from autograder.sandbox.package import Package
-from autograder.settings import case_seed
+from autograder.settings import case_seed, load_settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,7 +76,7 @@ def device() -> str:
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A number of this case's own, the same as in grading."""
-    return case_seed(request.node.name)
+    return case_seed(request.node.name, load_settings().seed)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -60,12 +61,17 @@ class Suites:
     elsewhere: tuple[Row, ...]  # of bonus problems, which need another machine
     assignment: Assignment
     _sandbox: Sandbox
+    seed: int = field(default_factory=lambda: load_settings().seed)  # hidden inputs derive from it
     _memory: Memory = field(default_factory=Memory)
     _judge: Judge | None = None
     raised: BaseException | None = None  # by the case that ran last
 
     def grade(
-        self, submission: Submission, watch: Callable[[Grade], None] = lambda grade: None, part: str | None = None
+        self,
+        submission: Submission,
+        watch: Callable[[Grade], None] = lambda grade: None,
+        part: str | None = None,
+        checked: bool = True,
     ) -> Grade:
         """Grade one submission.
 
@@ -73,6 +79,7 @@ class Suites:
             submission: the student's package.
             watch: is told the grade so far: once with all rows at 0 before any student code runs, then after each row.
             part: the only one whose rows there are to be; None: all.
+            checked: hold its source against the allow-lists; what is our own may do more.
 
         Raises:
             SuiteBroken: if a suite or the reference fails.
@@ -82,22 +89,39 @@ class Suites:
         grade = replace(self.planned(part), notes=submission.notes)
         watch(grade)
         until = time.monotonic() + load_settings().total_seconds
-        folder = self._sandbox.staging / secrets.token_hex(8)
-        submission.write(folder)
-        try:
-            self._sandbox.load(folder)
-            self._judge = Judge(self._sandbox, Reader(submission), self._memory, until)
-            self._judge.check_sources(sorted({task.row.part for task in tasks}))
+        with self._judging(submission, until) as judge:
+            if checked:
+                judge.check_sources(sorted({task.row.part for task in tasks}))
             for i, task in enumerate(tasks):
                 last = i == len(tasks) - 1
                 row = replace(task.row, output=_OUT_OF_TIME) if time.monotonic() > until else self._row(task, last)
                 grade = replace(grade, rows=(*grade.rows[:i], row, *grade.rows[i + 1 :]))
                 if last or tasks[i + 1].row.problem != row.problem:
-                    grade = _explained(grade, row.problem, self._judge.diagnose(row.problem))
+                    grade = _explained(grade, row.problem, judge.diagnose(row.problem))
                 watch(grade)
+        return grade
+
+    def first_lost(self, submission: Submission, rows: Sequence[Row]) -> Row | None:
+        """Return the first of some rows that a submission loses, None if it keeps them all.
+
+        The suites alone decide: its source is held against no allow-list. Nothing is diagnosed.
+        """
+        tasks = {task.row: task for task in self.tasks}
+        with self._judging(submission, time.monotonic() + load_settings().total_seconds):
+            judged = (self._row(tasks[row], last=False) for row in rows)
+            return next((row for row in judged if row.outcome != "passed"), None)
+
+    @contextmanager
+    def _judging(self, submission: Submission, until: float) -> Iterator[Judge]:
+        """Load a submission and yield its judge."""
+        folder = self._sandbox.staging / secrets.token_hex(8)
+        submission.write(folder)
+        try:
+            self._sandbox.load(folder)
+            self._judge = Judge(self._sandbox, Reader(submission), self._memory, until)
+            yield self._judge
         finally:
             shutil.rmtree(folder)  # the next student must not find it
-        return grade
 
     def planned(self, part: str | None = None) -> Grade:
         """Return the grade of a submission of which no row has run, with the rows of one part or of all."""
@@ -107,6 +131,11 @@ class Suites:
     def move(self, sandbox: Sandbox) -> None:
         """Grade in another sandbox from now on: each worker of a class has one of its own."""
         self._sandbox = sandbox
+
+    def reseed(self, seed: int) -> None:
+        """Derive hidden inputs from another seed from now on."""
+        self.seed = seed
+        self._memory = Memory()  # the answers were to other questions
 
     def _row(self, task: _Task, last: bool) -> Row:
         """Run a row's cases until one fails."""
@@ -251,7 +280,8 @@ class _Plugin:
     @pytest.fixture
     def seed(self, request: pytest.FixtureRequest) -> int:
         """A number of this case's own, from the term's seed."""
-        return case_seed(request.node.name)
+        assert self._suites is not None
+        return case_seed(request.node.name, self._suites.seed)
 
     @pytest.fixture
     def device(self) -> str:

@@ -1,16 +1,27 @@
 """What staff see while a submission is graded, and after."""
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from autograder.grade import Grade
 from handout.problems import Assignment
 
+_TELL_EVERY = 30.0  # seconds between two lines about long work, where there is no terminal to draw a bar on
 _MARKS = {"passed": "[green]ok[/]", "failed": "[red]lost[/]", "not graded": "[yellow]not graded[/]"}
 
 
@@ -40,6 +51,38 @@ class Watch:
         """Show how far the rows are."""
         done = sum(row.outcome != "not graded" for row in grade.rows)
         self._progress.update(self._task, completed=done, total=len(grade.rows))
+
+
+@contextmanager
+def long_work(total: int, things: str) -> Iterator[Callable[[str, int], None]]:
+    """Show on standard error how far work of minutes is, and how long it will take yet.
+
+    Args:
+        total: how many things there are to do.
+        things: what they are called.
+
+    Yields:
+        What is to be called after each step, with a title and the number of things that it has done.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(things))
+    clocks = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
+    console = Console(stderr=True, highlight=False)
+    progress = Progress(*columns, *clocks, console=console, transient=True, disable=not console.is_terminal)
+    progress.speed_estimate_period = 600.0
+    bar = progress.add_task("", total=total)
+    start = told = time.monotonic()
+
+    def advance(title: str, done: int) -> None:
+        nonlocal told
+        progress.update(bar, description=escape(title), advance=done)
+        now, completed = time.monotonic(), progress.tasks[0].completed
+        if progress.disable and now - told > _TELL_EVERY:
+            told = now
+            left = (now - start) * (total - completed) / completed
+            console.print(f"{escape(title)}: {completed:.0f} of {total} {things}, about {left / 60:.0f} min left")
+
+    with progress:
+        yield advance
 
 
 def print_grade(grade: Grade, assignment: Assignment) -> None:

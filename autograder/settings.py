@@ -72,6 +72,6 @@ def load_settings(path: Path = _PATH) -> Settings:
         raise BadSettings(f"{path.name}: {error}") from None
 
 
-def case_seed(case: str) -> int:
+def case_seed(case: str, seed: int) -> int:
     """Return the number that a hidden test's case draws its inputs from: the same wherever the suites are run."""
-    return zlib.crc32(f"{load_settings().seed} {case}".encode())
+    return zlib.crc32(f"{seed} {case}".encode())

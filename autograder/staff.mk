@@ -1,6 +1,6 @@
 # The targets of instructors and TAs: part of the Makefile where this folder is.
 
-.PHONY: class merge regrade synthetic handout grade verify check bench stubs release autograder
+.PHONY: class merge regrade synthetic handout grade verify check mutate soak bench stubs release autograder
 STAFF := grader class dev handout
 
 #:
@@ -60,6 +60,16 @@ check:
 	done
 	$(VENV) -m pytest autograder/tests
 	$(VENV) -m autograder verify
+
+#:   make mutate                       each small change of the reference loses a row, or survivors.toml says why: minutes; PART=strides
+mutate:
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder mutate $${PART:+--part "$$PART"} $${ISOLATION:+--isolation "$$ISOLATION"}
+
+#:   make soak                         known submissions again and again, and no verdict differs: hours; PART=strides TIMES=3
+soak:
+	$(call environment,$(STAFF))
+	@$(VENV) -m autograder soak $${PART:+--part "$$PART"} $${TIMES:+--times "$$TIMES"} $${ISOLATION:+--isolation "$$ISOLATION"}
 
 #:   make bench                        time and memory of grading, against plain pytest
 bench:

@@ -153,7 +153,8 @@ def round_to_float(
     limits = float_limits(exponent_bits, mantissa_bits, has_inf)
     if not x.is_floating_point():
         raise ValueError(f"x must have a floating-point dtype, got {x.dtype}")
-    significand, exponent = torch.frexp(x.to(torch.float64))  # x = significand · 2^exponent, 0.5 <= |significand| < 1
+    wide = x.to(torch.float64)
+    significand, exponent = torch.frexp(wide)  # x = significand · 2^exponent, 0.5 <= |significand| < 1
     # A normal number keeps 1 + mantissa_bits significant bits. Below smallest_normal the spacing no longer shrinks, so
     # each halving of x costs one of them. At 0 bits only the smallest subnormal is left to round to, at -1 not even
     # that.
@@ -162,7 +163,7 @@ def round_to_float(
     multiples = torch.round(significand * _power_of_two(kept_bits))  # of the spacing, 2^(exponent - kept_bits)
     half = torch.div(exponent - kept_bits, 2, rounding_mode="floor")  # in two steps: 2^-1074 is no normal float64
     rounded = multiples * _power_of_two(half) * _power_of_two(exponent - kept_bits - half)
-    rounded = torch.where(x.isfinite(), rounded, x.to(torch.float64))
+    rounded = torch.where(wide.isfinite(), rounded, wide)
     if has_inf:
         rounded = torch.where(rounded.abs() > limits.max, rounded.sign() * math.inf, rounded)
     else:

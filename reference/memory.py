@@ -232,9 +232,7 @@ def deep_linear_training_bytes(
     Source:
         The handout, part 3. The moments: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019).
     """
-    for name, count in (("batch", batch), ("dim", dim), ("num_layers", num_layers)):
-        if count < 0:
-            raise ValueError(f"{name} must be 0 or more, not {count}")
+    _require_counts(batch=batch, dim=dim, num_layers=num_layers)
     if not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type, not {dtype}")
 
@@ -290,3 +288,9 @@ def peak_cuda_bytes(fn: Callable[[], object], device: torch.device | str) -> int
     fn()
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before
+
+
+def _require_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 0:
+            raise ValueError(f"{name} must be 0 or more, not {count}")

@@ -69,17 +69,23 @@ def test_linear_draws_its_weight(observe, seed, input_dim, output_dim):
 
     def probe(lib):
         if input_dim == 0:
-            return str(refusal(lambda: lib.model.Linear(input_dim, output_dim), names=input_dim)), []
+            return [
+                str(refusal(lambda: lib.model.Linear(input_dim, output_dim), names=input_dim)),
+                str(refusal(lambda: lib.model.Linear(3, -5), names=-5)),
+                str(refusal(lambda: lib.model.Linear(1, 0))),
+            ], []
         weights = []
         for offset in (0, 1, 0):
             torch.manual_seed(seed + offset)
             weights += [lib.model.Linear(input_dim, output_dim).weight.detach() for _ in range(2)]
-        return "", weights
+        return [], weights
 
-    answer, weights = observe("model.Linear", probe, like=("", [torch.zeros(0, 0)]))
+    answers, weights = observe("model.Linear", probe, like=([""], [torch.zeros(0, 0)]))
     if input_dim == 0:
         refused = str(("refused", "ValueError", True))
-        assert answer == refused, "Without inputs there is no 1/√input_dim: a ValueError that names it."
+        assert answers[0] == refused, "Without inputs there is no 1/√input_dim: a ValueError that names it."
+        assert answers[1] == refused, "A negative number of outputs is a ValueError that names it."
+        assert answers[2] == str(("accepted",)), "One input is enough, and there may be no outputs."
         return
     first, second, other, _, again, _ = (w.double() for w in weights)
     assert torch.equal(first, again), "torch.manual_seed should decide the weight's values."
@@ -127,13 +133,17 @@ def test_linear_cuts_its_weight(observe, seed):
 
 @number("7.2")
 @weight(1)
-@pytest.mark.parametrize(("dim", "num_layers"), [(5, 3), (4, 0), (3, 12)], ids=["three layers", "none", "twelve"])
+@pytest.mark.parametrize(
+    ("dim", "num_layers"), [(5, 3), (4, 0), (3, 12), (4, -2)], ids=["three layers", "none", "twelve", "fewer than none"]
+)
 def test_deeplinear_has_layers_of_its_own(compare, seed, dim, num_layers):
     """DeepLinear: parameters layers.0.weight … final.weight, each layer with values of its own."""
 
     def probe(lib):
         torch.manual_seed(seed)
         with mock.patch.object(lib.model, "Linear", PlainLinear):
+            if num_layers < 0:
+                return refusal(lambda: lib.model.DeepLinear(dim, num_layers), names=num_layers)
             model = lib.model.DeepLinear(dim, num_layers)
         values = [tuple(p.flatten().tolist()) for p in model.parameters()]
         return described(model), len(set(values))

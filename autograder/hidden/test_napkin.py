@@ -78,6 +78,7 @@ def test_training_days_divides_by_what_the_devices_do(compare, seed):
             training_days(7_000_000_000, 10**12, 64, 312e12, 1),  # ints, and the largest utilisation
             training_days(7e9, 0, 64, 312e12, 0.5),
             training_days(7e9, 0, 64, 312e12, 1.0),
+            training_days(7e9, 1e9, 1, 0.25, 0.5),  # one device, and slower than an operation a second: more than 0
         ]
 
     def probe_refusals(lib):

@@ -143,7 +143,10 @@ def test_flat_index_is_where_the_storage_has_the_element(compare, observe, seed)
         places.append(int(x[index]))
 
     def probe(lib):
-        return [lib.strides.flat_index(index, strides, offset) for index, strides, offset in cases]
+        # Without an offset it is 0.
+        return [
+            lib.strides.flat_index(index, strides, *([offset] if offset else [])) for index, strides, offset in cases
+        ]
 
     def probe_refusals(lib):
         flat_index = lib.strides.flat_index
@@ -290,6 +293,8 @@ def test_view_strides_of_contiguous_tensors(observe, seed):
     """view_strides: any shape with as many elements is a view of a contiguous tensor."""
     rng = random.Random(seed)
     cases = [(((), ()), ()), (((), ()), (1, 1)), (((6,), (1,)), (2, 3)), (((2, 3), (3, 1)), (6,)), (((1,), (1,)), ())]
+    odd = 2**53 + 1  # a number that no float is
+    cases.append((((6 * odd,), (1,)), (3, odd, 2)))
     for _ in range(300):
         shape = draw_shape(rng, (2, 3, 4, 6))
         cases.append(((shape, measured_strides(shape)), draw_new_shape(rng, shape, with_ones=False)))
@@ -405,6 +410,7 @@ def test_view_strides_refuses_what_cannot_be_right(compare, seed):
             "a new size below -1": [
                 refusal(lambda: view_strides((2, 3), (3, 1), (-27, 3)), names=-27),
                 refusal(lambda: view_strides((2, 3), (3, 1), (-3, -2))),
+                refusal(lambda: view_strides((4,), (1,), (-2, -2)), names=-2),
             ],
             "a negative size": refusal(lambda: view_strides((2, -27), (3, 1), (-1,)), names=-27),
             "a negative stride": refusal(lambda: view_strides((2, 3), (-27, 1), (6,)), names=-27),

@@ -235,7 +235,7 @@ def test_train_step_works_on_an_accelerator(observe, seed, device, case):
 
 @number("10.2")
 @weight(0.5)
-@pytest.mark.parametrize("case", ["clipped", "below the limit", "no limit", "without some gradients"])
+@pytest.mark.parametrize("case", ["clipped", "below the limit", "no limit", "a limit of 0", "without some gradients"])
 def test_train_step_clips_by_the_global_norm(compare, seed, case):
     """train_step: one factor scales all gradients of the whole batch to max_norm, and none is scaled up."""
 
@@ -248,7 +248,7 @@ def test_train_step_clips_by_the_global_norm(compare, seed, case):
             model.register_parameter("unused", nn.Parameter(torch.ones(3, dtype=torch.float64)))
         start = values(model)
         # A loss of this size has gradients of norm 10 to 10,000.
-        max_norm = {"below the limit": 1e6, "no limit": None}.get(case, 0.5)
+        max_norm = {"below the limit": 1e6, "no limit": None, "a limit of 0": 0.0}.get(case, 0.5)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         lib.training.train_step(
             model, optimizer, lambda prediction, target: 100 * mse(prediction, target + 3), batches, max_norm=max_norm
@@ -261,9 +261,9 @@ def test_train_step_clips_by_the_global_norm(compare, seed, case):
 
 @number("10.2")
 @weight(0.5)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, None], ids=["bfloat16", "no autocast"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None], ids=["bfloat16", "float16", "no autocast"])
 def test_train_step_autocasts_and_keeps_float32_weights(compare, seed, dtype):
-    """train_step: under autocast the model computes in bfloat16, and its weights remain float32, unrounded."""
+    """train_step: under autocast the model computes in the dtype named, and its weights remain float32, unrounded."""
 
     def probe(lib):
         model, batches = network(seed, torch.float32), rows(seed, 8, dtype=torch.float32)
@@ -350,7 +350,7 @@ def test_train_records_losses(compare, seed, num_steps):
         start = values(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
         with mock.patch.object(lib.training, "train_step", plain_step):
-            run = lib.training.train(model, optimizer, mse, batches, num_steps, 10, 1e9)
+            run = lib.training.train(model, optimizer, mse, batches, num_steps, 10, 0.5)
         return run.losses, moved(model, start)
 
     compare("training.train", probe, rtol=1e-9)
@@ -514,9 +514,10 @@ class Run:
     """All that a run consists of: a model with buffers, an optimizer with state, and two generators."""
 
     def __init__(self, seed: int, place: str = "cpu") -> None:
-        first, activation, last = network(seed, torch.float32)
-        # Of classes that pickle knows, so that saving a whole model works, and loses only what it should.
-        self.model = nn.Sequential(first, nn.BatchNorm1d(7), activation, last).to(place)
+        first, activation, last = network(seed)  # in float64: how float32 rounds depends on the number of threads
+        # Of classes that pickle knows, so that saving a whole model works, and loses only what it should. Right after `first`
+        # the normalisation would leave that layer's bias a gradient of rounding errors, by whose sign AdamW takes whole steps.
+        self.model = nn.Sequential(first, activation, nn.BatchNorm1d(7, dtype=torch.float64), last).to(place)
         self.place = place
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02 + 0.01 * (seed % 5))
         self.generators = {name: torch.Generator().manual_seed(seed + i) for i, name in enumerate(("data", "noise"))}
@@ -525,8 +526,8 @@ class Run:
     def go_on(self, steps: int) -> "Run":
         """Take some steps, on data that the generators draw."""
         for _ in range(steps):
-            x = torch.randn(4, 5, generator=self.generators["data"])
-            y = x[:, :1] + torch.randn(4, 1, generator=self.generators["noise"])
+            x = torch.randn(4, 5, generator=self.generators["data"], dtype=torch.float64)
+            y = x[:, :1] + torch.randn(4, 1, generator=self.generators["noise"], dtype=torch.float64)
             self.optimizer.zero_grad()
             loss = mse(self.model(x.to(self.place)), y.to(self.place))
             loss.backward()
@@ -603,7 +604,8 @@ def test_save_checkpoint_holds_the_whole_run(compare, seed, case):
         content = [part if isinstance(part, int) else dict(part) if isinstance(part, dict) else None for part in parts]
         return content, run.state()
 
-    compare("training.save_checkpoint", probe, rtol=0)
+    # The steps before are the reference's own only up to rounding: it depends on the number of threads.
+    compare("training.save_checkpoint", probe, rtol=1e-6)
 
 
 @number("10.4")
@@ -618,7 +620,7 @@ def test_save_checkpoint_can_be_read_safely(observe, seed):
             def save(step: int) -> None:
                 lib.training.save_checkpoint(here / "run.pt", run.model, run.optimizer, step, run.generators)
 
-            save(3)
+            save(0)
             reading = error_of(lambda: torch.load(here / "run.pt", weights_only=True))
             return reading, str(refusal(lambda: save(-6), names=-6))
 

@@ -19,7 +19,7 @@ def einsum_flops(pattern, *shapes):
     a, b, out = (g.split() for g in match.groups())
     sizes = {}
     for names, shape in ((a, shapes[0]), (b, shapes[1])):
-        if len(names) != len(shape) or len(set(names)) < len(names): raise ValueError(f"{names} does not fit {shape}")
+        if len(names) != len(shape) or len(set(names)) < len(names): raise ValueError(f"{pattern}: {names} does not fit {shape}")
         _check(*shape)
         for n, s in zip(names, shape):
             if n in sizes and sizes[n] != s: raise ValueError(f"{n}: {s} against {sizes[n]}")
