@@ -90,7 +90,11 @@ def mutate(sandbox: Sandbox, assignment: Assignment, part: str | None, sample: i
         fates.extend(_fates(suites, solutions, chosen))
 
     run_suites(sandbox, assignment, job)
-    faults = [*faults_of(fates, known), *(faults_of_all(fates, known) if sample is None else ())]
+    faults = [*faults_of(fates, known)]
+    if sample is None:
+        faults += faults_of_list(fates, known)
+        if part is None:
+            faults += faults_of_score(fates)
     for fault in faults:
         print(f"\n{fault}")
     return int(bool(faults))
@@ -144,12 +148,16 @@ def faults_of(fates: Sequence[Fate], known: Mapping[Key, str]) -> Iterator[str]:
             yield f"{SURVIVORS.name} lists a mutant that dies by {fate.lost.test}:\n{_toml(fate.mutant.key)}"
 
 
-def faults_of_all(fates: Sequence[Fate], known: Mapping[Key, str]) -> Iterator[str]:
-    """Yield what is wrong where all mutants were run: survivors that are no mutants, and too many survivors."""
+def faults_of_list(fates: Sequence[Fate], known: Mapping[Key, str]) -> Iterator[str]:
+    """Yield the known survivors that are not among all mutants."""
     there = {fate.mutant.key for fate in fates}
     for key in known:
         if key not in there:
             yield f"{SURVIVORS.name} lists a mutant that is none (any more):\n{_toml(key)}"
+
+
+def faults_of_score(fates: Sequence[Fate]) -> Iterator[str]:
+    """Yield what is wrong if too many of all mutants survive, for whatever reason."""
     if _score(fates) < _LEAST:
         yield f"{_score(fates):.2%} of the mutants died; {_LEAST:.0%} must."
 

@@ -10,7 +10,7 @@ import pytest
 from autograder import mutate
 from autograder.grade import Row
 from autograder.mutants import Mutant, mutants
-from autograder.mutate import BadSurvivors, Fate, faults_of, faults_of_all, mutants_of, survivors
+from autograder.mutate import BadSurvivors, Fate, faults_of, faults_of_list, faults_of_score, mutants_of, survivors
 from handout.problems import load_assignment
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +137,7 @@ def test_known_survivors_and_dead_mutants_are_no_faults():
 
 
 def test_a_known_survivor_that_is_no_mutant_any_more_is_a_fault():
-    [fault] = faults_of_all([Fate(MUTANT, ROW)], {replace(MUTANT, before="return 0").key: "equal"})
+    [fault] = faults_of_list([Fate(MUTANT, ROW)], {replace(MUTANT, before="return 0").key: "equal"})
 
     assert "is none (any more)" in fault
 
@@ -145,8 +145,8 @@ def test_a_known_survivor_that_is_no_mutant_any_more_is_a_fault():
 def test_fewer_than_97_of_100_dead_are_a_fault_even_if_all_survivors_are_known():
     alive, dead = Fate(MUTANT, None), Fate(MUTANT, ROW)
 
-    assert not list(faults_of_all([alive] * 3 + [dead] * 97, {}))
-    [fault] = faults_of_all([alive] * 4 + [dead] * 96, {})
+    assert not list(faults_of_score([alive] * 3 + [dead] * 97))
+    [fault] = faults_of_score([alive] * 4 + [dead] * 96)
     assert "96.00%" in fault
 
 
