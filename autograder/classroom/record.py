@@ -81,7 +81,16 @@ def save(record: Record, folder: Path) -> None:
     write_results(path, content)
 
 
-_ROW = ("problem", "test", "device", "outcome", "output", "cause", "misconception", "staff")  # the output above is Markdown
+_ROW = (
+    "problem",
+    "test",
+    "device",
+    "outcome",
+    "output",
+    "cause",
+    "misconception",
+    "staff",
+)  # the output above is Markdown
 
 
 def load(folder: Path, id: str) -> Record | None:
