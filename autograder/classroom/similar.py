@@ -16,7 +16,7 @@ from autograder.classroom.shape import shape
 _STUBS = Path(__file__).parents[2] / "student"
 _RARE = 0.03  # share of the class that may have a piece for it to bring two submissions together; five always may
 _LEAST = 8  # rare pieces in common
-_SIMILAR = 0.5
+_SIMILAR = 0.6
 _MANY = 100  # pairs that are listed
 
 

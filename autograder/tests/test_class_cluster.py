@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_leaves_jobs_that_the_next_one_ends(place, tree, cl
     out = place / "again-out"
     arguments = [
         "class",
-        export(place / "again", {"submission_1": SLOW}),
+        export(place / "again", {"submission_1": WRONG}),
         "--out",
         out,
         "--cluster",
