@@ -18,7 +18,7 @@ _ENVIRONMENT = {
     "PYTHONMALLOC": "malloc",  # with huge pages from malloc, a fork copies 3 ms of page tables instead of 8
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
-_KEPT = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "TMPDIR", "LD_LIBRARY_PATH")
+_KEPT = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 _SANDBOXED = ("grade", "verify", "class", "mutate", "soak")
 
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
 
 BAD_INPUT = 2
 _ROOT = Path(__file__).parents[1]
+_ASK_FOR_CUDA = """
+import sys, torch
+if torch.version.cuda is None:
+    sys.exit(f"version {torch.__version__} is built without CUDA")
+torch.ones(1, device="cuda")
+"""
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 _stops: "list[Stopped]" = []  # the order to stop, once it came
 
@@ -43,10 +49,12 @@ def main(arguments: list[str]) -> int:
         "--metadata", type=Path, help="Gradescope's submission_metadata.json: what a student does then ends in a result"
     )
     _isolation(grade)
+    _device(grade)
     verify = commands.add_parser("verify", help="check that known submissions get what they must")
     verify.add_argument("--quick", action="store_true", help="only the reference and the stubs, no misconceptions")
     verify.add_argument("--part", type=_part, help="of the misconceptions only those of this part")
     _isolation(verify)
+    _device(verify)
     mutate = commands.add_parser("mutate", help="check that the hidden tests see each small change of the reference")
     mutate.add_argument("--part", type=_part, help="the only part whose mutants are run")
     mutate.add_argument("--sample", type=_count, metavar="N", help="run only N mutants of each part")
@@ -81,10 +89,10 @@ def main(arguments: list[str]) -> int:
         for number in STOPPING:
             signal.signal(number, _stop)
         if options.command == "grade":
-            return _grade(options.submission, options.out, options.isolation, options.metadata)
+            return _grade(options.submission, options.out, options.isolation, options.metadata, options.device)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         if options.command == "verify":
-            return _verify(options.isolation, options.quick, options.part)
+            return _verify(options.isolation, options.quick, options.part, options.device)
         if options.command in classroom.COMMANDS:
             return classroom.run(options)
         if options.command == "mutate":
@@ -140,6 +148,27 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        choices=["sim", "cuda"],
+        default="sim",
+        help="where the rows about an accelerator take place; cuda grades the bonus too, on this machine's GPU (default: %(default)s)",
+    )
+
+
+def check_device(device: str) -> None:
+    """Raise CannotGrade, with the reason, if `device` is not here. CUDA is started in a process of its own, not in this one."""
+    if device != "cuda":
+        return
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-s", "-c", _ASK_FOR_CUDA], capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        raise CannotGrade(f"DEVICE=cuda needs a GPU, and PyTorch has none here: {reason}")
+
+
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     _stops.append(Stopped(number))
     raise _stops[0]
@@ -157,13 +186,14 @@ def refuse(command: str, text: object) -> int:
     return BAD_INPUT
 
 
-def _grade(path: Path, out: Path, isolation: str, metadata: Path | None) -> int:
+def _grade(path: Path, out: Path, isolation: str, metadata: Path | None, device: str) -> int:
     from autograder.submission import Submission, UnreadableSubmission, read_submission
 
     assignment = load_assignment()
     try:
         try:
             _check_writable(out, path)
+            check_device(device)
             _set_aside(out)
         finally:  # an order to stop that came earlier leaves no results of another submission there either
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
@@ -197,7 +227,7 @@ def _grade(path: Path, out: Path, isolation: str, metadata: Path | None) -> int:
                     suites.grade(submission, watch)
 
             try:
-                run_suites(sandbox, assignment, job)
+                run_suites(sandbox, assignment, job, device=device)
             except BaseException:
                 end_if_stopped()
                 out.unlink(missing_ok=True)  # our fault: no file that looks like a mark, so that it is graded again
@@ -228,13 +258,20 @@ def _repeats_results(metadata: Path, out: Path) -> bool:
     return True
 
 
-def _verify(isolation: str, quick: bool, part: str | None) -> int:
+def _verify(isolation: str, quick: bool, part: str | None, device: str) -> int:
+    try:
+        check_device(device)
+    except CannotGrade as error:
+        print(f"verify: skipped: {error}", file=sys.stderr)
+        return 0
+
     def check(sandbox: "Sandbox") -> int:
         from autograder.verify import verify
 
         assignment = load_assignment()
         every = [part.id for part in assignment.graded_parts]
-        return verify(sandbox, assignment, [] if quick else [part] if part else every)
+        parts = [] if quick or device == "cuda" else [part] if part else every  # no misconception is about CUDA alone
+        return verify(sandbox, assignment, parts, device)
 
     return _check_ourselves("verify", isolation, check)
 

@@ -23,6 +23,7 @@ from autograder.grade import Row
 from autograder.misconceptions import Misconception
 from autograder.probing import inspecting, nothing
 from autograder.sandbox.client import (
+    GPU_IMPORT_DEADLINE,
     IMPORT_DEADLINE,
     Child,
     Deadline,
@@ -101,7 +102,9 @@ class Judge:
         self._lost: list[Case] = []  # of the problem
         self._public: dict[str, Outcome] = {}  # by part: importing it; by problem: its public example
         self._child: Child | None = None
-        self._imported = False
+        self._defined: list[str] | None = None  # by the child's module; None: it is not imported yet
+        # A child on a GPU, for the other rows of the part, since CUDA's start takes seconds; and what its module defines.
+        self._kept: tuple[Child, list[str] | None] | None = None
         self._answered = False  # student data has reached the test
 
     def check_sources(self, parts: Sequence[str]) -> None:
@@ -134,14 +137,23 @@ class Judge:
         return self._closed.get(problem.split(".")[0]) or self._closed.get(problem)
 
     def open_row(self, row: Row) -> None:
-        """Begin a row: its cases will share one fresh child."""
+        """Begin a row: its cases will share one fresh child; on a GPU, all rows of a part share one while none is lost."""
+        if self._kept is not None and (self._row is None or self._row.part != row.part):
+            self._kept[0].close()
+            self._kept = None
         self._row = row
 
     def close_row(self, passed: bool, last: bool) -> None:
         """End a row and its child; `last` if no other will follow."""
         if self._child is not None:
-            self._child.close(last)
+            # After an error CUDA may refuse whatever else the process asks of it, so the next row begins anew.
+            if passed and self._row is not None and self._row.device == "cuda":
+                self._kept = self._child, self._defined
+            else:
+                self._child.close(last)
             self._child = None
+        if last and self._kept is not None:
+            self._kept[0].close(last)
         if passed and self._row is not None:
             self._passed.add(self._row.function)
 
@@ -192,6 +204,8 @@ class Judge:
     def _lose(self, compared: bool, about: str = "") -> None:
         """Keep the case for the diagnosis."""
         assert self._row is not None
+        if self._row.device == "cuda":
+            return  # a misconception would need CUDA anew; on the simulated accelerator it is found
         case = Case(self._case, self._row.function, self._row.device, tuple(self._questions), compared, about)
         self._lost.append(case)
 
@@ -210,9 +224,11 @@ class Judge:
         key = self._case, len(self._questions)
         expected = self._memory.expected.get(key)
         request = expected.request if expected else cloudpickle.dumps(probe)
+        if self._child is None and self._kept is not None and self._row.device == "cuda":
+            (self._child, self._defined), self._kept = self._kept, None
         if self._child is None:
             self._child = self._sandbox.child(self._row.part, self._row.device)
-            self._imported = False
+            self._defined = None
         self._child.send_pickled(request)
         if with_reference and expected is None:
             expected = self._memory.expected[key] = self._run_reference(probe, request)
@@ -264,13 +280,15 @@ class Judge:
     def _answer(self, problem: str, request: bytes, reference_cpu: float) -> Outcome:
         assert self._child is not None and self._row is not None
         part, name = problem.split(".")
-        if not self._imported:
-            imported = self._child.reply(IMPORT_DEADLINE)
+        on_gpu = self._row.device == "cuda"
+        deadline = GPU_IMPORT_DEADLINE if on_gpu else IMPORT_DEADLINE
+        if self._defined is None:
+            imported = self._child.reply(deadline)
             if isinstance(imported, Died) and imported.signal == signal.SIGKILL:
                 # Ready children are the first that the kernel ends when memory runs out, whoever has used it up.
                 self._child = self._sandbox.child(part, self._row.device)
                 self._child.send_pickled(request)
-                imported = self._child.reply(IMPORT_DEADLINE)
+                imported = self._child.reply(deadline)
             if not isinstance(imported, Reply):
                 feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
                 feedback = self._with_message(part, imported, feedback)
@@ -279,13 +297,13 @@ class Judge:
                 raise Lost(feedback)
             self._answered = True
             # The child can put anything in the place of a list of names.
-            defined = [name for name in imported.value if type(name) is str] if type(imported.value) is list else []
-            if name not in defined and hasattr(getattr(self._reference, part), name):
-                feedback = self._reader.missing_name(problem)
-                self._closed[problem] = feedback
-                raise Lost(feedback)
-            self._imported = True
-        cpu = 2.0 + 20 * reference_cpu
+            names = imported.value if type(imported.value) is list else []
+            self._defined = [name for name in names if type(name) is str]
+        if name not in self._defined and hasattr(getattr(self._reference, part), name):
+            feedback = self._reader.missing_name(problem)
+            self._closed[problem] = feedback
+            raise Lost(feedback)
+        cpu = 2.0 + 20 * reference_cpu + 20.0 * on_gpu  # kernels are loaded at their first use
         left = max(self._until - time.monotonic(), 1.0)
         return self._child.reply(Deadline(cpu, wall=min(20.0 + 10 * cpu, left)))
 

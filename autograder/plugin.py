@@ -220,6 +220,7 @@ def run_suites(
         for part in assignment.graded_parts:
             if not (folder / name.format(part.id)).is_file():
                 raise SuiteBroken(f"{folder / name.format(part.id)} is missing")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the reference computes on the CPU: this process starts no CUDA
     plugin = _Plugin(sandbox, assignment, job, device)
     # Nothing of pytest's own configuration here: a pytest.ini or a conftest.py above must not change a grade.
     arguments = [*_ARGUMENTS, "-c", os.devnull, "--rootdir", str(suites), "--confcutdir", str(suites)]

@@ -6,12 +6,12 @@ STAFF := grader class dev handout
 #:
 #: For instructors and TAs
 #:
-#:   make grade SUBMISSION=reference   grade a folder or a zip; OUT=results.json says where the results go
+#:   make grade SUBMISSION=reference   grade a folder or a zip; OUT=results.json says where the results go; DEVICE=cuda: on a GPU too
 grade:
 	@test -n "$$SUBMISSION" || { echo 'say what to grade: make grade SUBMISSION=<folder or zip> [OUT=results.json]' >&2; exit 2; }
 	@test -e "$$SUBMISSION" || { printf 'there is no %s\n' "$$SUBMISSION" >&2; exit 2; }
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder grade $${OUT:+--out="$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$SUBMISSION"
+	@$(VENV) -m autograder grade $${OUT:+--out="$$OUT"} $${ISOLATION:+--isolation "$$ISOLATION"} $${DEVICE:+--device "$$DEVICE"} -- "$$SUBMISSION"
 
 #:   make class EXPORT=export.zip OUT=class   grade everybody; run it again to go on; WORKERS=8 ANONYMOUS=1 ISOLATION=process;
 #:                                     the bonus too, on a GPU: DEVICE=cuda; on a cluster: CLUSTER=slurm PARTITION=cpu JOBS=20
@@ -44,7 +44,7 @@ synthetic:
 #:                                     PART=optimizers: only that part's
 verify:
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder verify $${ISOLATION:+--isolation "$$ISOLATION"} $${PART:+--part "$$PART"}
+	@$(VENV) -m autograder verify $${ISOLATION:+--isolation "$$ISOLATION"} $${PART:+--part "$$PART"} $${DEVICE:+--device "$$DEVICE"}
 
 #:   make check                        lint, types, old and new Pythons, the package's own tests, verify
 check:

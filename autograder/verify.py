@@ -31,7 +31,7 @@ class Verdict:
     faults: tuple[str, ...]  # what is wrong with it; nothing where all is well
 
 
-def verify(sandbox: Sandbox, assignment: Assignment, parts: Sequence[str]) -> int:
+def verify(sandbox: Sandbox, assignment: Assignment, parts: Sequence[str], device: str = "sim") -> int:
     """Grade the reference, the stubs and the misconceptions of some parts, print a table, and return 0 if all get what they must."""
     verdicts: list[Verdict] = []
 
@@ -44,7 +44,7 @@ def verify(sandbox: Sandbox, assignment: Assignment, parts: Sequence[str]) -> in
                 verdicts.append(_uniform(name, suites.grade(submission, watch), share))
         verdicts.extend(_part(suites, reference, part) for part in parts)
 
-    run_suites(sandbox, assignment, job)
+    run_suites(sandbox, assignment, job, device=device)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("", "points", ""):
         table.add_column(column, justify="right" if column == "points" else "left")

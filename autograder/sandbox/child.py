@@ -47,6 +47,7 @@ class Cell:
     filter: seccomp.Filter | None
     footprint: limits.Footprint
     zygote: int  # pid
+    gpu: bool = False  # it may open the GPUs that the grader may
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ def run(cell: Cell, pipes: Pipes) -> NoReturn:
         stage = "signals"
         _reset_signals()
         stage = "limits"
-        limits.apply(cell.footprint, cell.uid is not None)
+        if cell.gpu:
+            limits.apply(cell.footprint, cell.uid is not None, limits.GPU_LIMITS)
+        else:
+            limits.apply(cell.footprint, cell.uid is not None)
         _prefer_for_oom()
         stage = "user"
         if cell.uid is not None:
@@ -148,6 +152,7 @@ def _become(uid: int) -> None:
 
 def _move_in(cell: Cell) -> None:
     os.chdir(cell.folder)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if cell.gpu else ""
     os.environ.clear()
     os.environ.update(
         PATH="/usr/bin:/bin",
@@ -158,6 +163,10 @@ def _move_in(cell: Cell) -> None:
         PYTHONDONTWRITEBYTECODE="1",
         OMP_NUM_THREADS="1",
     )
+    if visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    if cell.gpu:
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # whatever PyTorch is told: products in float32 are to be that
     syscalls.libc.mallopt(_M_PERTURB, _GARBAGE)
     tempfile.tempdir = None
     sys.dont_write_bytecode = True

@@ -49,6 +49,7 @@ class Deadline:
 
 
 IMPORT_DEADLINE = Deadline(cpu=5.0, wall=60.0)
+GPU_IMPORT_DEADLINE = Deadline(cpu=60.0, wall=180.0)  # CUDA starts first
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Sandbox:
         self.features = features or Features.of_this_machine()
         self._ahead = ahead
         self._ready: deque[Child] = deque()
+        self._on_gpu: deque[Child] = deque()
         self._coming = 0  # children that the zygote will send without being asked
         self._root = _make_root(self.features.own_uid)
         try:
@@ -140,7 +142,7 @@ class Sandbox:
         self = cls.__new__(cls)
         self.features = Features(**known["features"])
         self._ahead = known["ahead"]
-        self._ready = deque()
+        self._ready, self._on_gpu = deque(), deque()
         self._coming = 0
         self._root = Path(known["root"])
         self._control = socket.socket(fileno=control)
@@ -164,22 +166,29 @@ class Sandbox:
         self._coming = self._ahead
 
     def child(self, part: str | None, device: str = "cpu") -> "Child":
-        """Return a fresh child that is importing the student's module `part`; None: one that runs no student code."""
-        if not self._ready and not self._coming:
-            self._tell({"do": "fork"})
-        while not self._ready:
+        """Return a fresh child that is importing the student's module `part`; None: one that runs no student code.
+
+        Args:
+            part: the module.
+            device: what it is made ready for. One for "cuda", and no other, may open the GPU.
+        """
+        gpu = device == "cuda"
+        ready = self._on_gpu if gpu else self._ready
+        if gpu or (not ready and not self._coming):
+            self._tell({"do": "fork", "gpu": gpu})
+        while not ready:
             self._hear()
-        child = self._ready.popleft()
+        child = ready.popleft()
         if part is not None:
             child.send_pickled(pickle.dumps(importing(part, device)))  # nothing of it is the suites' own
         return child
 
-    def end(self, pid: int, dying: bool = False, last: bool = False) -> dict[str, Any]:
+    def end(self, pid: int, dying: bool = False, last: bool = False, gpu: bool = False) -> dict[str, Any]:
         """End a child, if it is `dying` already wait for it and return how it ended by itself."""
         # Without Landlock the next child could see what this one left outside its folder: it is swept away first.
         wait = dying or not self.features.landlock
-        self._tell({"do": "end", "pid": pid, "dying": dying, "report": wait, "last": last})
-        self._coming += bool(self._ahead and not last)
+        self._tell({"do": "end", "pid": pid, "dying": dying, "report": wait, "last": last or gpu})
+        self._coming += bool(self._ahead and not last and not gpu)
         while wait:
             message = self._hear()
             if message.get("ended") == pid:
@@ -220,16 +229,23 @@ class Sandbox:
             raise SandboxBroken("the sandbox's zygote is gone: was it killed for its memory?")
         message: dict[str, Any] = json.loads(data)
         if "child" in message:
-            self._coming -= self._coming > 0
-            self._ready.append(Child(self, message["child"], Path(message["folder"]), *descriptors))
+            child = Child(self, message["child"], Path(message["folder"]), message["gpu"], *descriptors)
+            if message["gpu"]:
+                self._on_gpu.append(child)
+            else:
+                self._coming -= self._coming > 0
+                self._ready.append(child)
         return message
 
 
 class Child:
     """One locked process of the student's, seen from outside."""
 
-    def __init__(self, sandbox: Sandbox, pid: int, folder: Path, requests: int, replies: int, output: int) -> None:
+    def __init__(
+        self, sandbox: Sandbox, pid: int, folder: Path, gpu: bool, requests: int, replies: int, output: int
+    ) -> None:
         self.pid = pid
+        self._gpu = gpu
         self.printed = bytearray()
         self._sandbox = sandbox
         self._folder = folder
@@ -287,7 +303,7 @@ class Child:
         self._ended = True
         self._drain()
         self.close_pipes()
-        self._sandbox.end(self.pid, last=last)
+        self._sandbox.end(self.pid, last=last, gpu=self._gpu)
 
     def close_pipes(self) -> None:
         """Close our ends."""
@@ -373,7 +389,7 @@ class Child:
     def _death(self) -> Died:
         self._drain()
         self._ended = True
-        ending = self._sandbox.end(self.pid, dying=True)
+        ending = self._sandbox.end(self.pid, dying=True, gpu=self._gpu)
         self.close_pipes()
         if not self._locked:  # by no exit status, which a student can choose
             raise SandboxBroken(f"a child could not lock itself down: {self.printed.decode(errors='replace').strip()}")

@@ -6,6 +6,7 @@ userspace-api/landlock.
 """
 
 import ctypes
+import glob
 import os
 import struct
 import sys
@@ -31,6 +32,17 @@ _SYSTEM = (
     *("/sys/devices/system", "/sys/fs/cgroup"),
 )
 
+# What CUDA opens besides, by patterns: in children on a GPU alone. The devices are written to.
+_GPU = ("/dev/nvidia*", "/dev/nvidia-caps/*")
+_GPU_READ = (
+    "/proc/driver/nvidia",
+    "/proc/devices",
+    "/proc/modules",
+    "/sys/bus/pci",
+    "/sys/devices",
+    "/sys/module/nvidia",
+)
+
 
 def abi() -> int:
     """Return the version that the kernel offers, 0 for none."""
@@ -53,8 +65,10 @@ def opens(path: str) -> bool:
     return any(os.path.commonpath([real, folder]) == folder for folder in folders)
 
 
-def build(readable: Iterable[str], writable: Iterable[str]) -> int:
+def build(readable: Iterable[str], writable: Iterable[str], gpu: bool = False) -> int:
     """Return the descriptor of a new rule set: system and Python folders and `readable` to read, `writable` to write.
+
+    With `gpu`, NVIDIA's devices are open too.
 
     Building costs more than applying, so the zygote builds one a folder and its children share it.
     """
@@ -72,6 +86,9 @@ def build(readable: Iterable[str], writable: Iterable[str]) -> int:
     read = _READ_FILE | _READ_DIR
     write = handled & ~(_EXECUTE | _MAKE_CHAR | _MAKE_BLOCK | _MAKE_SOCK)
     on_a_file = (_READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV) & handled
+    if gpu:
+        readable = [*readable, *_GPU_READ]
+        writable = [*writable, *(path for pattern in _GPU for path in glob.glob(pattern))]
     for paths, rights in (([*_SYSTEM, *python_paths(), *readable], read), ([*writable, "/dev/null"], write)):
         for path in paths:
             try:

@@ -1,7 +1,7 @@
 """What one child may use. Each limit names the attack, or the accident, that it stops."""
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIB = 1 << 20
 
@@ -12,7 +12,8 @@ class Limits:
 
     cpu: int = 20  # a loop that blocks every signal: the kernel's own end, above every deadline of ours
     memory: int = 2048 * MIB  # torch.empty(10**11).fill_(0); beyond what the zygote holds already
-    address_space: int = 4096 * MIB  # beyond the zygote's: absolute values of 3 GB and less break PyTorch itself
+    # Beyond the zygote's: absolute values of 3 GB and less break PyTorch itself. None: no limit.
+    address_space: int | None = 4096 * MIB
     file: int = 64 * MIB  # one endless file
     disk: int = 256 * MIB  # many files; looked at every tenth of a second
     entries: int = 20_000  # very many empty files
@@ -23,6 +24,9 @@ class Limits:
 
 
 LIMITS = Limits()
+# CUDA reserves hundreds of GB of addresses for all memory that there is, the GPU's too, and opens a file a device and purpose.
+# Its start takes seconds, and one child serves all rows of a part.
+GPU_LIMITS = replace(LIMITS, cpu=300, memory=16 << 30, address_space=None, open_files=1024, processes=256)
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,6 @@ def apply(footprint: Footprint, own_uid: bool, limits: Limits = LIMITS) -> None:
     ceilings = {
         resource.RLIMIT_CPU: (limits.cpu, limits.cpu + 2),
         resource.RLIMIT_DATA: footprint.data + limits.memory,
-        resource.RLIMIT_AS: footprint.address_space + limits.address_space,  # shared mappings, which DATA misses
         resource.RLIMIT_FSIZE: limits.file,
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_STACK: (limits.stack, 8 * limits.stack),
@@ -57,6 +60,10 @@ def apply(footprint: Footprint, own_uid: bool, limits: Limits = LIMITS) -> None:
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_SIGPENDING: 256,
     }
+    if limits.address_space is not None:
+        ceilings[resource.RLIMIT_AS] = (
+            footprint.address_space + limits.address_space
+        )  # shared mappings, which DATA misses
     if own_uid:
         ceilings[resource.RLIMIT_NPROC] = limits.processes
     for kind, ceiling in ceilings.items():

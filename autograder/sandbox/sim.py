@@ -48,7 +48,7 @@ REFUSALS = frozenset({
 
 _NOMINAL = 1 << 50  # bytes that a shell is said to have, so that it may be given any sizes; the memory is behind it
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
-_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 # Their answers, or the shapes of them, depend on values: the host waits.
 _ANSWERS = frozenset({"_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "unique_dim"})
 _NO_SCALARS = frozenset({"cat", "stack"})  # elsewhere a tensor without axes may be on the CPU
@@ -253,7 +253,7 @@ def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         raise RuntimeError(GENERATOR)
     if operator.name in _ANSWERS or (operator.name in _INDEXING and any(i.dtype in _MASKS for i in _tensors(args[1]))):
         ACTIVITY.copy_to_host()
-    elif operator.name in _PRODUCTS:
+    elif operator.name in PRODUCTS:
         ACTIVITY.multiply()
     behind = {key: _behind(value) for key, value in kwargs.items()}
     if device is not None and device.type == NAME:

@@ -103,7 +103,7 @@ class Zygote:
             for _ in range(self._ahead):
                 self._spawn()
         elif order["do"] == "fork":
-            self._spawn()
+            self._spawn(order["gpu"])
         elif order["do"] == "end":
             ending = self._end(order["pid"], order["dying"])
             if order["report"]:
@@ -114,13 +114,15 @@ class Zygote:
     def _tell(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         socket.send_fds(self._control, [json.dumps(message).encode()], list(descriptors))
 
-    def _fork(self, serve_codes: bool = True) -> tuple[int, _Slot, int, int, int]:
+    def _fork(self, serve_codes: bool = True, gpu: bool = False) -> tuple[int, _Slot, int, int, int]:
         """Fork a child and return its pid, its slot and the grader's ends of its pipes."""
         slot = next((slot for slot in self._slots if not slot.busy), None) or self._new_slot()
         uid = self._uids.take() if self._uids else None
         assert self._submission is not None
+        if gpu:
+            self._forget_rules(slot)  # they are for children without
         if slot.rules is None and self._features.landlock:
-            slot.rules = landlock.build([str(self._submission)], [str(slot.folder)])
+            slot.rules = landlock.build([str(self._submission)], [str(slot.folder)], gpu)
         if uid is not None:
             os.chown(slot.folder, uid, uid)
         request_read, request_write = os.pipe()
@@ -128,20 +130,22 @@ class Zygote:
         output_read, output_write = os.pipe()
         codes = self._codes if serve_codes else {}
         cell = child.Cell(
-            slot.folder, self._submission, codes, uid, slot.rules, self._filter, self._footprint, zygote=os.getpid()
+            slot.folder, self._submission, codes, uid, slot.rules, self._filter, self._footprint, os.getpid(), gpu
         )
         pid = os.fork()
         if pid == 0:
             child.run(cell, child.Pipes(request_read, reply_write, output_write))
+        if gpu:
+            self._forget_rules(slot)  # and these for the one with
         for fd in (request_read, reply_write, output_write):
             os.close(fd)
         slot.busy = True
         self._live[pid] = slot, uid
         return pid, slot, request_write, reply_read, output_read
 
-    def _spawn(self) -> None:
-        pid, slot, *ends = self._fork()
-        self._tell({"child": pid, "folder": str(slot.folder)}, ends)
+    def _spawn(self, gpu: bool = False) -> None:
+        pid, slot, *ends = self._fork(gpu=gpu)
+        self._tell({"child": pid, "folder": str(slot.folder), "gpu": gpu}, ends)
         for fd in ends:
             os.close(fd)
 

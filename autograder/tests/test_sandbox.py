@@ -198,7 +198,8 @@ def test_a_child_has_an_environment_and_a_folder_of_its_own(child, monkeypatch):
         )
 
     environment, here, files, inside, argv, mode, umask = ask(child, surroundings).value
-    assert set(environment) == {"PATH", "HOME", "TMPDIR", "LANG", "USER", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS"}
+    own = {"PATH", "HOME", "TMPDIR", "LANG", "USER", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS"}
+    assert set(environment) == own | {"CUDA_VISIBLE_DEVICES"} and environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["HOME"] == environment["TMPDIR"] == here
     assert (files, inside, argv, mode, umask) == ([], True, ["student"], 0o700, 0o077)
 

@@ -161,6 +161,22 @@ def test_only_memory_of_the_host_is_pinned(on_sim):
     assert on_sim(attempt) == (sim.PINNED, [True, True, True, False, False], [0.0, 1.0, 2.0])
 
 
+def test_copies_to_an_accelerator_show_where_they_come_from(on_sim):
+    """What is asked of get_batch on CUDA: pinned memory, without blocking."""
+
+    def attempt():
+        from autograder.hidden.test_data import Transfers
+
+        x = torch.arange(3.0)
+        with Transfers() as transfers:
+            x.pin_memory().to("sim", non_blocking=True)
+            x.to("sim")
+            x.to("cpu")
+        return transfers.seen
+
+    assert on_sim(attempt) == [(True, True), (False, False)]
+
+
 FACTORIES = (
     "torch.zeros(2, device=D)", "torch.ones(2, device=D)", "torch.full((2,), 1.0, device=D)", "torch.arange(3, device=D)",
     "torch.eye(3, device=D)", "torch.linspace(0, 1, 3, device=D)", "torch.rand(2, device=D)", "torch.randn(2, device=D)",
