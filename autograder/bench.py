@@ -136,14 +136,22 @@ def peak_pss(command: Sequence[str]) -> float:
     """Return the largest sum of proportional set sizes of a command's process tree, in MB, looking 20 times a second."""
     pid, peak = start(command), 0.0
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        total = 0.0
-        for process in _tree(pid):
-            with suppress(OSError):
-                rollup = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
-                total += int(re.search(r"^Pss:\s+(\d+)", rollup, re.M)[1]) / 1000  # type: ignore[index]
-        peak = max(peak, total)
+        peak = max(peak, pss(pid))
         time.sleep(0.05)
     return peak
+
+
+def pss(pid: int, cgroup: str = "") -> float:
+    """Return the proportional set sizes of a process and all below it, in MB; with a name, only of those in that control group."""
+    total = 0.0
+    for process in _tree(pid):
+        with suppress(OSError):
+            if cgroup and cgroup not in Path(f"/proc/{process}/cgroup").read_text(encoding="ascii"):
+                continue
+            rollup = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+            if size := re.search(r"^Pss:\s+(\d+)", rollup, re.M):  # none of a process that is ending
+                total += int(size[1]) / 1000
+    return total
 
 
 def _tree(root: int) -> list[int]:
@@ -152,5 +160,6 @@ def _tree(root: int) -> list[int]:
         pid = todo.pop()
         found.append(pid)
         with suppress(OSError):
-            todo += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
+            for thread in Path(f"/proc/{pid}/task").iterdir():  # a child belongs to the thread that forked it
+                todo += map(int, (thread / "children").read_text(encoding="ascii").split())
     return found

@@ -1,13 +1,20 @@
 """`make autograder`: pack what Gradescope gets into `dist/autograder.zip`, and a Dockerfile for its manual mode beside it."""
 
+import ast
 import hashlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
+from handout.problems import BadProblems, load_assignment
+from tests.environment import OLDEST
 from tests.submission import pack, write_atomically
+
+if TYPE_CHECKING:
+    from autograder.sandbox.client import Sandbox
 
 _ROOT = Path(__file__).parents[1]
 _PLATFORM = ("setup.sh", "run_autograder")  # at the root of the zip, as the platform demands
@@ -75,14 +82,50 @@ def grader_version(root: Path = _ROOT) -> str:
     return f"{found[1] if found else '0'}+{digest.hexdigest()[:8]}"
 
 
-def main() -> int:
-    """Write both files and say how large they are; return 2 if something is missing."""
+class NotFit(Exception):
+    """What would be packed cannot grade."""
+
+
+def check(files: Mapping[str, bytes]) -> None:
+    """Check what can be checked here, before it goes where nobody looks: Python, stubs, points.
+
+    Raises:
+        NotFit: with the first thing that is wrong, in a line.
+    """
+    for name, data in files.items():
+        if name.endswith(".py"):
+            try:
+                compile(data, name, "exec", dont_inherit=True)
+                ast.parse(data, name, feature_version=OLDEST)  # on the platform an older Python may run it
+            except (SyntaxError, ValueError) as error:
+                raise NotFit(f"{name} does not compile: {error}") from None
+    from autograder import stubs  # not before it is known that it compiles
+    from autograder.judge import SuiteBroken
+    from autograder.plugin import run_suites
+
     try:
+        fresh = stubs.generate_all(_ROOT / "reference")
+    except (ValueError, OSError) as error:
+        raise NotFit(f"no stubs can be made from reference/: {error}") from None
+    for name, text in fresh.items():
+        if files.get(f"student/{name}") != text.encode():
+            raise NotFit(f"student/{name} is not what reference/{name} gives: run `make stubs`")
+    try:
+        run_suites(cast("Sandbox", None), load_assignment(), lambda suites: None)  # planned, not run
+    except SuiteBroken as error:
+        raise NotFit(str(error).partition("\n")[0]) from None
+
+
+def main() -> int:
+    """Check, write both files and say how large they are; return 2 if something is missing or wrong."""
+    try:
+        print("checking that it compiles, that the stubs are today's and that the points add up", flush=True)
         files = autograder_files()
+        check(files)
         data = pack(files)
         write_atomically(_ROOT / "dist" / "autograder.zip", data)
         write_atomically(_ROOT / "dist" / "Dockerfile", _DOCKERFILE.encode())
-    except OSError as error:
+    except (OSError, NotFit, BadProblems) as error:
         print(f"no autograder was packed: {error}", file=sys.stderr)
         return 2
     print(f"dist/autograder.zip: {len(files)} files, {len(data) / 1024:.0f} KiB; dist/Dockerfile for the manual mode")

@@ -1,6 +1,7 @@
 # The targets of instructors and TAs: part of the Makefile where this folder is.
 
 .PHONY: class merge regrade synthetic handout grade verify check mutate soak bench stubs release autograder
+.PHONY: container faults
 STAFF := grader class dev handout
 
 #:
@@ -70,6 +71,15 @@ mutate:
 soak:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder soak $${PART:+--part "$$PART"} $${TIMES:+--times "$$TIMES"} $${ISOLATION:+--isolation "$$ISOLATION"}
+
+#:   make container                    the zip as Gradescope runs it: Debian 12 in runc, 0.75 GB, half a core (root; minutes)
+container: autograder
+	@$(VENV) -m autograder.tests.container
+
+#:   make faults                       everything that a submission can do to the grader, with and without walls (minutes)
+faults:
+	$(call environment,$(STAFF))
+	@$(VENV) -m pytest autograder/tests/test_faults.py --thorough -q -s
 
 #:   make bench                        time and memory of grading, against plain pytest
 bench:

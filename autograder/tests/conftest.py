@@ -8,6 +8,24 @@ from autograder.tests import written
 from autograder.tests.grading import Grader
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `make faults` asks for."""
+    parser.addoption("--thorough", action="store_true", help="run what takes long and is not in `make check`, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker."""
+    config.addinivalue_line("markers", "thorough: takes long; `make check` leaves it out")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long, unless it is asked for."""
+    if not config.getoption("--thorough"):
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def results_are_checked() -> Iterator[None]:
     """Hold every results.json that this process writes against the schema."""

@@ -788,7 +788,7 @@ def test_disk_usage_counts_blocks_and_entries(tmp_path):
 
 @pytest.fixture
 def locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(uids, "_LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(uids, "LOCKS", tmp_path / "locks")
     monkeypatch.setattr(uids, "_running_uids", lambda: set())
     monkeypatch.setattr(pwd, "getpwall", lambda: [])
     return tmp_path / "locks"

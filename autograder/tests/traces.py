@@ -1,8 +1,13 @@
 """What a grader leaves on the machine: processes and files."""
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from autograder.bench import pss
 
 _FIRST_UID, _UIDS = 40_000, 256  # as sandbox.uids hands them out: so many a grader
 
@@ -39,6 +44,11 @@ def students(pid: int) -> list[int]:
     """Return the processes of students below the process `pid` of a grader: its children's children."""
     zygotes = [child for child in descendants(pid) if parent(child) == pid]
     return [child for child in descendants(pid) if child not in zygotes]
+
+
+def runs(pid: int) -> bool:
+    """Tell whether a process runs: a zombie does not."""
+    return _status(pid).get("State", "Z")[0] not in "ZX"
 
 
 def runs_something(pid: int) -> bool:
@@ -97,3 +107,37 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+class Usage:
+    """The most that the processes below a grader hold at once, looked at five times a second while a `with` block runs."""
+
+    def __init__(self, pid: int) -> None:
+        """Watch the grader `pid`."""
+        self.memory = (
+            0.0  # MB that are resident; what a fork shares with its parent counts in each, so this is too much
+        )
+        self.threads = 0
+        self.disk = 0.0  # MB in the children's folders
+        self._pid = pid
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> "Usage":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End."""
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.2):
+            self.memory = max(self.memory, pss(self._pid))
+            below = descendants(self._pid)
+            self.threads = max(self.threads, sum(int(_status(pid).get("Threads", "0")) for pid in below))
+            with suppress(OSError):  # what is looked at goes away
+                files = [path for cell in cells(self._pid) for path in cell.rglob("*")]
+                self.disk = max(self.disk, sum(path.lstat().st_blocks * 512 for path in files[:30_000]) / 1e6)
