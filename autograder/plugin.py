@@ -19,6 +19,7 @@ import cloudpickle
 import pytest
 from _pytest.runner import runtestprotocol
 
+from autograder import leaderboard
 from autograder.feedback import Reader
 from autograder.grade import Grade, Row
 from autograder.judge import Judge, Memory, SuiteBroken
@@ -88,16 +89,23 @@ class Suites:
         tasks = [task for task in self.tasks if part in (None, task.row.part)]
         grade = replace(self.planned(part), notes=submission.notes)
         watch(grade)
-        until = time.monotonic() + load_settings().total_seconds
+        settings = load_settings()
+        until = time.monotonic() + settings.total_seconds
         with self._judging(submission, until) as judge:
             if checked:
                 judge.check_sources(sorted({task.row.part for task in tasks}))
             for i, task in enumerate(tasks):
                 last = i == len(tasks) - 1
-                row = replace(task.row, output=_OUT_OF_TIME) if time.monotonic() > until else self._row(task, last)
+                ended = last and not settings.leaderboard_cpu_seconds
+                row = replace(task.row, output=_OUT_OF_TIME) if time.monotonic() > until else self._row(task, ended)
                 grade = replace(grade, rows=(*grade.rows[:i], row, *grade.rows[i + 1 :]))
                 if last or tasks[i + 1].row.problem != row.problem:
                     grade = _explained(grade, row.problem, judge.diagnose(row.problem))
+                watch(grade)
+            entrant = all(row.outcome == "passed" for row in grade.rows if row.problem == leaderboard.PROBLEM)
+            if settings.leaderboard_cpu_seconds and part is None and entrant and time.monotonic() < until:
+                loss = leaderboard.held_out_loss(self._sandbox, settings.leaderboard_cpu_seconds, settings.seed)
+                grade = replace(grade, held_out_loss=loss)
                 watch(grade)
         return grade
 

@@ -1,7 +1,7 @@
 # The targets of instructors and TAs: part of the Makefile where this folder is.
 
 .PHONY: class merge regrade synthetic handout grade verify check mutate soak bench stubs release autograder
-.PHONY: container faults
+.PHONY: container faults fuzz
 STAFF := grader class dev handout
 
 #:
@@ -79,7 +79,12 @@ container: autograder
 #:   make faults                       everything that a submission can do to the grader, with and without walls (minutes)
 faults:
 	$(call environment,$(STAFF))
-	@$(VENV) -m pytest autograder/tests/test_faults.py --thorough -q -s
+	@$(VENV) -m pytest autograder/tests/test_faults.py autograder/tests/test_leaderboard.py --thorough -q -s
+
+#:   make fuzz                         try the decoder of replies and its pipe, steered by coverage, for ten minutes
+fuzz:
+	$(call environment,$(STAFF) fuzz)
+	@$(VENV) -m autograder.tests.fuzz
 
 #:   make bench                        time and memory of grading, against plain pytest
 bench:

@@ -582,7 +582,9 @@ def test_trees_of_arbitrary_nodes_are_decoded_or_refused_and_nothing_else():
     assert 500 < accepted < 3900
 
 
-# The most that a frame can cost the grader
+# The most that a frame can cost the grader, beyond what it carries
+
+MOST_SECONDS, MOST_MEMORY = 1, 64 << 20
 
 
 def cost(header, blobs):
@@ -601,14 +603,17 @@ def memory(field):
     return int(status.split(f"{field}:")[1].split()[0]) << 10
 
 
-def test_a_megabyte_of_empty_lists_costs_little():
+def test_as_many_empty_lists_as_fit_cost_little():
     size = codec.MAX_HEADER - 32
     header = b"\x93\xa5value\xdd" + struct.pack(">I", size) + b"\x90" * size + b"\x90"
     seconds, peak = cost(header, bytearray())
-    assert seconds < 2 and peak < 150 << 20
+    assert seconds < MOST_SECONDS and peak < MOST_MEMORY
+    maps = b"\x93\xa5value\xdd" + struct.pack(">I", size) + b"\x80" * size + b"\x90"
+    seconds, peak = cost(maps, bytearray())
+    assert seconds < MOST_SECONDS and peak < MOST_MEMORY
     sizes = b"\x93\xa5value\xc0\xdd" + struct.pack(">I", size) + b"\x00" * size
     seconds, peak = cost(sizes, bytearray())
-    assert seconds < 2 and peak < 250 << 20
+    assert seconds < MOST_SECONDS and peak < MOST_MEMORY
 
 
 def test_keys_that_collide_cost_little():
@@ -620,20 +625,20 @@ def test_keys_that_collide_cost_little():
         items = [item for key in colliding[: codec.MAX_KEYS] for item in (key, None)]
         header = msgspec.msgpack.encode(["value", ["dict", *items], []])
         seconds, _ = cost(header, bytearray())
-        assert seconds < 1
+        assert seconds < MOST_SECONDS
 
 
 def test_msgpack_maps_with_colliding_keys_cost_little():
-    keys = b"".join(b"\xcf" + struct.pack(">Q", i << 44) + b"\xc0" for i in range(100_000))
-    header = b"\x93\xa5value\xdf" + struct.pack(">I", 100_000) + keys + b"\x90"
+    keys = b"".join(b"\xcf" + struct.pack(">Q", i << 44) + b"\xc0" for i in range(75_000))
+    header = b"\x93\xa5value\xdf" + struct.pack(">I", 75_000) + keys + b"\x90"
     assert len(header) <= codec.MAX_HEADER
     seconds, peak = cost(header, bytearray())
-    assert seconds < 2 and peak < 100 << 20
+    assert seconds < MOST_SECONDS and peak < MOST_MEMORY
 
 
 def test_a_stride_of_0_makes_no_elements_out_of_nothing():
     seconds, peak = cost(msgspec.msgpack.encode(["value", tensor(shape=[2**40], stride=[0]), [64]]), bytearray(64))
-    assert seconds < 0.5 and peak < 1 << 20
+    assert seconds < MOST_SECONDS and peak < MOST_MEMORY
 
 
 def test_a_blob_seen_as_every_dtype_is_copied_once():
@@ -642,8 +647,7 @@ def test_a_blob_seen_as_every_dtype_is_copied_once():
         ["value", ["list", *(tensor(dtype=name, shape=[1]) for name in names)], [codec.MAX_BLOBS]]
     )
     seconds, peak = cost(header, bytearray(codec.MAX_BLOBS))
-    assert peak < 3.5 * codec.MAX_BLOBS
-    assert seconds < 2
+    assert seconds < MOST_SECONDS and peak < MOST_MEMORY
 
 
 def test_many_tensors_of_one_blob_cost_little():
@@ -651,7 +655,7 @@ def test_many_tensors_of_one_blob_cost_little():
     header = msgspec.msgpack.encode(["value", ["list", *[tensor(shape=[1])] * count], [64]])
     assert len(header) <= codec.MAX_HEADER
     seconds, peak = cost(header, bytearray(64))
-    assert seconds < 2 and peak < 200 << 20
+    assert seconds < MOST_SECONDS and peak < MOST_MEMORY
 
 
 def test_overlapping_spans_cannot_be_asked_for():
