@@ -232,6 +232,7 @@ FAULTS = [
         class Trap(dict):
             def items(self): return 1 / 0
     """),
+    in_function("an answer of memory that nobody has written", "return int(torch.empty(1, dtype=torch.int64))", "An int differs"),
     # Judged by what it did before
     in_function(
         "patches torch's comparisons",

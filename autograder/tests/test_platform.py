@@ -44,7 +44,7 @@ MIXED = Case(
         "student/model.py": "x = [0] * 10**11\n",
         "student/data.py": "raise SystemExit\n",
     },
-    frozenset({"memory.get_memory_usage", "optimizers.AdamW", "napkin", "dtypes", "model", "data"}),
+    frozenset({"memory.get_memory_usage", "optimizers.AdamW", "napkin", "dtypes", "model", "data", "training.together"}),
 )  # fmt: skip
 
 
