@@ -59,7 +59,7 @@ REPORTED = {
     "the import of PyTorch in every process": "test_an_optimizer_does_not_bring_the_compiler",
     "one submission blocks the queue": "fault: one problem's rows wait for one endless loop only once",
     "absurd limits in the settings": "test_a_mistake_is_named",
-    "a dead worker costs the class": "test_a_dead_worker_costs_only_its_own_submission_and_is_tried_again",
+    "a dead worker costs the class": "test_a_dead_worker_costs_only_its_own_submission_which_the_next_run_tries_again",
     # Security
     "reading the tests, opening sockets": "test_an_attack_is_refused_by_each_of_its_walls",
     "a hook that rewrites reports": "test_no_file_of_the_submission_is_imported_by_the_grader",
