@@ -568,6 +568,24 @@ def test_who_takes_it_apart_wins_no_row_about_values(grader, tmp_path):
     assert lost[0] == lost[1] and len(lost[0]) >= 2
 
 
+def test_a_student_reads_the_refusal_and_nothing_that_is_added_to_it(grader, tmp_path):
+    """The words are known here, so they can hold no hidden input."""
+    optimizers = reference("optimizers").replace(
+        'state["m"] = torch.zeros_like(p)', 'state["m"] = torch.zeros(p.shape, dtype=p.dtype)'
+    )
+    strides = reference("strides").replace(
+        "    return torch.ones(length, length, dtype=torch.bool, device=device).tril()\n",
+        f"    raise RuntimeError({sim.MIXED!r} + str(device))\n",
+    )
+    files = {"optimizers.py": optimizers, "strides.py": strides}
+
+    rows = grader.grade(write(tmp_path / "handed in", files))["rows"]
+
+    read = {row["test"].partition("::")[2]: row["output"] for row in rows if row["device"] == "sim"}
+    assert sim.MIXED.rstrip("!") in read["test_adamw_keeps_its_state_with_the_parameter"]
+    assert "same device" not in read["test_causal_mask_is_made_where_it_is_asked_for"]
+
+
 def test_nothing_is_counted_where_it_is_not(tmp_path):
     """In this process the device does not exist, and its module changes nothing."""
     assert not torch.accelerator.is_available() and not sim.is_registered()
