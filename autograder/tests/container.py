@@ -81,19 +81,24 @@ BAD = [
 BEYOND_THE_CONTAINER = Case(_BIG.name, _whole(_BIG.files), frozenset({PROBLEM}), "killed by the system")
 
 
+def scored(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows that count: a bonus is a line without score here."""
+    return [test for test in results["tests"] if "score" in test]
+
+
 def mistakes(case: Case, results: Mapping[str, Any], status: int) -> list[str]:
     """Return what is not as it must be in the results of a case."""
     problems = {problem.number: problem.id for problem in load_assignment().graded_problems}
     points = sum(problem.points for problem in load_assignment().graded_problems)
     wrong = [] if status == 0 else [f"exit status {status}"]
     told = results["output"]
-    for test in results["tests"]:
+    for test in scored(results):
         problem = problems[test["number"]]
         lost = bool(case.lost & {problem, problem.split(".")[0]})
         if (test["score"] == 0) != lost or test["score"] not in (0, test["max_score"]):
             wrong.append(f"{problem}: {test['score']:g} points for {test['name']!r}: {test['output']}")
         told += test["output"] if lost else ""
-    if sum(test["max_score"] for test in results["tests"]) != points:
+    if sum(test["max_score"] for test in scored(results)) != points:
         wrong.append(f"the rows do not add up to {points:g}")
     if not results["extra_data"]["finished"]:
         wrong.append("not finished")
@@ -127,8 +132,8 @@ def main() -> int:
     try:
         with set_up(Container()) as machine:
             for case in (REFERENCE, STUBS, *BAD, BEYOND_THE_CONTAINER):
-                console.print(f"  {case.name}", markup=False)
                 run = on_platform.submit(machine, case.files)
+                console.print(f"  {case.name}: {run.seconds:.1f} s, {run.peak:.0f} MB", markup=False)
                 results = on_platform.results(machine)
                 wrong = mistakes(case, results, run.status)
                 if results["extra_data"]["isolation"] != "full":
@@ -137,7 +142,7 @@ def main() -> int:
                     wrong.append(f"peak PSS over {MOST_PSS} MB")
                 if case is REFERENCE and run.seconds > MOST_SECONDS:
                     wrong.append(f"over {MOST_SECONDS} s")
-                score = sum(test["score"] for test in results["tests"])
+                score = sum(test["score"] for test in scored(results))
                 verdict = "[red]wrong[/]" if wrong else "[green]ok[/]"
                 table.add_row(case.name, f"{score:g}", f"{run.seconds:.1f}", f"{run.peak:.0f}", verdict)
                 for line in wrong:

@@ -42,6 +42,7 @@ def test_a_loop_that_trains_is_on_the_board_before_one_that_does_not(tree, tmp_p
     assert trained is not None and untrained is not None and trained < 0.7 * untrained
 
 
+@pytest.mark.thorough
 def test_who_has_lost_a_row_of_it_is_not_on_the_board(tree, tmp_path):
     (tmp_path / "s").mkdir()
     source = replaced(reference("training"), "train", "def train(*args):\n    return None")
