@@ -633,6 +633,28 @@ def real_seconds(observe, repeats):
 
 @number("6.9")
 @weight(0.5)
+def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
+    """time_matmul: the median seconds of `repeats` products, each timed alone after the warm-up; refuses bad counts."""
+
+    def probe_refusals(lib):
+        x, w = torch.ones(2, 3), torch.ones(3, 4)
+        time_matmul = lib.flops.time_matmul
+        return {
+            "one repeat without a warm-up": time_matmul(x, w, warmup=0, repeats=1) >= 0,
+            "0 repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=0), names=0),
+            "negative repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=-2), names=-2),
+            "a negative warm-up": refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
+        }
+
+    # The first, the middle one, the last, the smallest, the largest, the mean and the median all differ.
+    for warmup, timed in [([300, 200], [8, 1, 16, 3, 64, 4, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])]:
+        prescribed_median(observe, warmup, timed)
+    real_seconds(observe, repeats=5)
+    compare("flops.time_matmul", probe_refusals)
+
+
+@number("6.9")
+@weight(0.5)
 def test_time_matmul_waits_for_the_accelerator(observe, device):
     """time_matmul: an accelerator's seconds for one product, not those for queueing it, nor those for the warm-up."""
     size = 8192 if device == "cuda" else 8
@@ -655,25 +677,3 @@ def test_time_matmul_waits_for_the_accelerator(observe, device):
         assert ratio <= 1.5, (
             "The clock was started while the accelerator was busy with the warm-up: wait for it before, too."
         )
-
-
-@number("6.9")
-@weight(0.5)
-def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
-    """time_matmul: the median seconds of `repeats` products, each timed alone after the warm-up; refuses bad counts."""
-
-    def probe_refusals(lib):
-        x, w = torch.ones(2, 3), torch.ones(3, 4)
-        time_matmul = lib.flops.time_matmul
-        return {
-            "one repeat without a warm-up": time_matmul(x, w, warmup=0, repeats=1) >= 0,
-            "0 repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=0), names=0),
-            "negative repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=-2), names=-2),
-            "a negative warm-up": refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
-        }
-
-    # The first, the middle one, the last, the smallest, the largest, the mean and the median all differ.
-    for warmup, timed in [([300, 200], [8, 1, 16, 3, 64, 4, 2]), ([300], [64, 1, 8, 2]), ([], [5, 3, 90])]:
-        prescribed_median(observe, warmup, timed)
-    real_seconds(observe, repeats=5)
-    compare("flops.time_matmul", probe_refusals)

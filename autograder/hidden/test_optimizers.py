@@ -498,29 +498,6 @@ def test_adagrad_is_a_proper_optimizer(compare: Any, observe: Any, seed: int, ca
 
 
 @number("8.3")
-@weight(0.5)
-def test_adamw_keeps_its_state_with_the_parameter(observe: Any, seed: int, device: str) -> None:
-    """AdamW: on an accelerator it takes the steps that it takes on the CPU, and its state is where the parameter is."""
-    starts, gradients = starts_and_gradients(seed, steps=4, shapes=SHAPES[:3])
-
-    def probe(lib: Any) -> Any:
-        def run(place: str) -> tuple[Tensor, list[str]]:
-            parameters = [nn.Parameter(start.to(place).clone()) for start in starts]
-            optimizer = lib.optimizers.AdamW(parameters, lr=0.02, weight_decay=0.1)
-            step_through(optimizer, parameters, [[gradient.to(place) for gradient in row] for row in gradients])
-            state = [value for p in parameters for value in optimizer.state[p].values() if isinstance(value, Tensor)]
-            places = sorted({value.device.type for value in state if value.dim() > 0})  # a counter may be anywhere
-            return torch.cat(moved([p.detach().cpu() for p in parameters], starts)), places
-
-        return run("cpu")[0], *run(device)
-
-    here, there, places = observe("optimizers.AdamW", probe, like=(VECTOR, VECTOR, [""]))
-    require_close(there, here, "Other steps on an accelerator than on the CPU.")
-    assert set(places) <= {device}, "The state is not on the accelerator, where its parameter is."
-    check_kind(observe, "AdamW", seed)
-
-
-@number("8.3")
 @weight(1)
 @pytest.mark.parametrize(
     "hyperparameters",
@@ -675,6 +652,29 @@ def test_adamw_refuses_wrong_hyperparameters(compare: Any) -> None:
         {"betas": (0.5, 0.0)},
     ]
     check_hyperparameters(compare, "AdamW", wrong, right)
+
+
+@number("8.3")
+@weight(0.5)
+def test_adamw_keeps_its_state_with_the_parameter(observe: Any, seed: int, device: str) -> None:
+    """AdamW: on an accelerator it takes the steps that it takes on the CPU, and its state is where the parameter is."""
+    starts, gradients = starts_and_gradients(seed, steps=4, shapes=SHAPES[:3])
+
+    def probe(lib: Any) -> Any:
+        def run(place: str) -> tuple[Tensor, list[str]]:
+            parameters = [nn.Parameter(start.to(place).clone()) for start in starts]
+            optimizer = lib.optimizers.AdamW(parameters, lr=0.02, weight_decay=0.1)
+            step_through(optimizer, parameters, [[gradient.to(place) for gradient in row] for row in gradients])
+            state = [value for p in parameters for value in optimizer.state[p].values() if isinstance(value, Tensor)]
+            places = sorted({value.device.type for value in state if value.dim() > 0})  # a counter may be anywhere
+            return torch.cat(moved([p.detach().cpu() for p in parameters], starts)), places
+
+        return run("cpu")[0], *run(device)
+
+    here, there, places = observe("optimizers.AdamW", probe, like=(VECTOR, VECTOR, [""]))
+    require_close(there, here, "Other steps on an accelerator than on the CPU.")
+    assert set(places) <= {device}, "The state is not on the accelerator, where its parameter is."
+    check_kind(observe, "AdamW", seed)
 
 
 # 8.4 optimizer_state_bytes
