@@ -114,6 +114,12 @@ def test_a_mark_that_cannot_be_right_is_refused_with_its_line(tmp_path, text, wo
     assert "line 3" in str(error.value)
 
 
+def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
+    (tmp_path / "manual.csv").write_text("who,points,why\n00123,1,\n", encoding="utf-8")
+    with pytest.raises(BadMarks, match="stands for 2 submissions: name the submission"):
+        read_marks(tmp_path / "manual.csv", [handed_in("submission_1", ANA), handed_in("submission_2", ANA)])
+
+
 def test_a_file_of_marks_with_other_columns_is_refused(tmp_path):
     (tmp_path / "manual.csv").write_text("name,points\nAna,1\n", encoding="utf-8")
     with pytest.raises(BadMarks, match="the first line must be who,points,why"):
