@@ -3,6 +3,7 @@
 import argparse
 import os
 import signal
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,11 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
         except (SelfCheckFailed, SuiteBroken) as error:
             end_if_stopped()
             refuse("class", error)
+            return 1
+        except Exception:
+            end_if_stopped()
+            traceback.print_exc()
+            refuse("class", "the grader failed; the traceback above says where. What is graded is kept")
             return 1
     return 0
 
