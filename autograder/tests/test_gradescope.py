@@ -468,3 +468,19 @@ def test_results_of_the_reference_are_full_marks(place):
     assert bonus["number"] == "3.6" and bonus["status"] == "passed" and "needs a GPU" in bonus["output"]
     assert {test["output"] for test in scored} == {""}
     assert content["extra_data"]["isolation"] in text
+
+
+def test_a_run_that_is_out_of_time_ends_with_all_rows(tree, place):
+    settings, out = tree / "autograder" / "settings.toml", place / "results.json"
+    source = settings.read_text()
+    settings.write_text(source.replace("total_seconds = 480", "total_seconds = 1"))
+    try:
+        code, _, _ = run("grade", waiting(place, "import", SPIN), "--out", out, tree=tree)
+    finally:
+        settings.write_text(source)
+    content = read(out)
+    assert code == 0 and content["extra_data"]["finished"] is False
+    assert content["output"].startswith("Grading is not finished")
+    scored = [test for test in content["tests"] if "score" in test]
+    assert sum(test["max_score"] for test in scored) == sum(p.points for p in load_assignment().graded_problems)
+    assert all("time for the whole submission was used up" in test["output"] for test in rows_of("optimizers", scored))
