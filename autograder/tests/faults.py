@@ -395,7 +395,7 @@ FAULTS = [
                     libc.sleep(600)
                 os._exit(0)
         """,
-        keeps=True,
+        keeps=True, walls=True,
     ),
     # The channel to the grader
     in_function("writes garbage to the grader", f"import os\nos.write(4, b'garbage ' * 100)\n{RIGHT}", "sent bytes to the grader"),
@@ -455,7 +455,7 @@ FAULTS = [
             try: path.unlink()
             except OSError: pass
         """,
-        keeps=True,
+        keeps=True, walls=True,
     ),
     at_import("is another module than it was", "import sys\nsys.modules[__name__] = 7", "memory.py could not be imported"),
     Fault(
