@@ -26,23 +26,23 @@ help:
 
 #: For students (without make: the command in brackets)
 #:
-#:   make test                         run the public tests, and see what to do next  [python -m tests]
-#:   make test PART=optimizers         the same for one part                          [python -m tests --part optimizers]
+#:   make test                         run the public tests, and see what to do next  [python3 -m tests]
+#:   make test PART=optimizers         the same for one part                          [python3 -m tests --part optimizers]
 test:
 	$(call environment)
 	@$(VENV) -m tests $${PART:+--part "$$PART"}
 
-#:   make watch                        run a part's tests again when it is saved      [python -m tests.watch]
+#:   make watch                        run a part's tests again when it is saved      [python3 -m tests.watch]
 watch:
 	$(call environment)
-	@$(VENV) -m tests.watch
+	@$(VENV) -m tests.watch $${PART:+--part "$$PART"}
 
-#:   make figures                      draw what your functions say                   [python -m tests.figures]
+#:   make figures                      draw what your functions say                   [python3 -m tests.figures]
 figures:
 	$(call environment,figures)
 	@$(VENV) -m tests.figures
 
-#:   make submission                   pack what is handed in                         [python -m tests.submission]
+#:   make submission                   pack what is handed in                         [python3 -m tests.submission]
 submission:
 	$(call environment)
 	@$(VENV) -m tests.submission

@@ -7,7 +7,6 @@ parts run.
 import gc
 import importlib
 import linecache
-import os
 import sys
 import threading
 import traceback
@@ -19,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from handout.problems import load_assignment
-from tests.scoreboard import Tally, next_lines, points_lines, render, rows_to_show
+from handout.problems import SPANNING_PROBLEMS, load_assignment
+from tests.advice import advice
+from tests.scoreboard import Tally, command_typed, next_lines, points_lines, render, rows_to_show
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDENT = ROOT / "student"
@@ -37,6 +37,9 @@ class Run:
     tallies: dict[str, Tally] = field(default_factory=dict)  # by problem id
     broken: dict[str, str] = field(default_factory=dict)  # part -> why it cannot be imported, and where
     details: dict[str, str] = field(default_factory=dict)  # part -> the same, and the source line if Python gives one
+    errors: dict[str, str] = field(
+        default_factory=dict
+    )  # an exception and its place in a solution -> the test that met it
 
 
 RUN = pytest.StashKey[Run]()
@@ -60,6 +63,13 @@ class BrokenPart(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)  # what the import system and pytest look for
         raise PartCannotBeImported(f"{self.__name__} cannot be imported")
+
+
+class CannotRun(pytest.exit.Exception):  # type: ignore[name-defined]  # as above
+    """Nothing can be run."""
+
+
+CannotRun.__name__ = "error"  # pytest prints it before the text
 
 
 class NotStarted(pytest.skip.Exception):  # type: ignore[name-defined]  # as above
@@ -94,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
     part = config.getoption("part")
     with_tests = [part.id for part in load_assignment().graded_parts]
     if part is not None and part not in with_tests:
-        pytest.exit(f"there is no part {part!r}: choose from {', '.join(with_tests)}", returncode=2)
+        raise CannotRun(f"there is no part {part!r}: choose from {', '.join(with_tests)}", returncode=2)
     _check_student_package()
     config.option.continue_on_collection_errors = True
     if config.option.tbstyle == "auto":
@@ -108,12 +118,12 @@ def _check_student_package() -> None:
     try:
         package = importlib.import_module("student")
     except ModuleNotFoundError:
-        pytest.exit(f"there is no folder {STUDENT}: the solutions go there", returncode=2)
+        raise CannotRun(f"there is no folder {STUDENT}: the solutions go there", returncode=2) from None
     except Exception as error:
-        pytest.exit(f"student/__init__.py cannot be imported: {_one_line(error)}", returncode=2)
+        raise CannotRun(f"student/__init__.py cannot be imported: {_one_line(error)}", returncode=2) from None
     found = [Path(folder).resolve() for folder in package.__path__]
     if found != [STUDENT]:
-        pytest.exit(f"'import student' finds {found[0]}, and not {STUDENT}: look at PYTHONPATH", returncode=2)
+        raise CannotRun(f"'import student' finds {found[0]}, and not {STUDENT}: look at PYTHONPATH", returncode=2)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -240,7 +250,9 @@ def _not_allowed(items: Iterable[pytest.Item], run: Run) -> list[NotAllowed]:
         for violation in check_part(part, sources):
             for problem in here if violation.problem is None else {violation.problem}.intersection(here):
                 tally = run.tallies[problem]
-                tally.not_allowed = tally.not_allowed or f"{violation.name} (student/{violation.file}:{violation.line})"
+                # The name stands in the lines above; 80 columns hold both only if it is short.
+                place = "line " if violation.file == f"{part}.py" else f"{violation.file}:"
+                tally.not_allowed = tally.not_allowed or f"{place}{violation.line}"
                 lines[str(violation)] = None
         if lines:
             item = NotAllowed.from_parent(modules[here[0]], name=f"{part}: only what the handout allows")
@@ -256,6 +268,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             session.config.stash[RUN].tallies[item.stash[PROBLEM]].chosen += 1
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Say so if -k names no test."""
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.option.keyword:
+        print(f"\nno public test is called {session.config.option.keyword!r}", file=sys.stderr, flush=True)
+        session.exitstatus = 2
+
+
 # --- how each test ends ---
 
 
@@ -268,6 +287,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     tally = pyfuncitem.config.stash[RUN].tallies.get(pyfuncitem.stash.get(PROBLEM, ""))
     if tally and tally.timed_out:
         pytest.fail("not run: another test of this problem never ended", pytrace=False)
+    if tally and _is_missing(pyfuncitem.stash[PROBLEM]):
+        part, name = pyfuncitem.stash[PROBLEM].split(".")
+        tally.missing = True
+        pytest.fail(f"student/{part}.py defines no {name}", pytrace=False)
     try:
         return (yield)
     except NotImplementedError as error:
@@ -278,6 +301,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         stub = str(error) if str(error) in known else tested
         pyfuncitem.config.stash[RUN].tallies[tested].stubs.append(stub)
         raise NotStarted(f"{stub} is not started") from None
+
+
+def _is_missing(problem: str) -> bool:
+    """Whether a problem has a definition of its own to solve it, and the student's file lacks it."""
+    part, name = problem.split(".")
+    module = sys.modules.get(f"student.{part}")
+    return (
+        module is not None
+        and not isinstance(module, BrokenPart)
+        and problem not in SPANNING_PROBLEMS
+        and not hasattr(module, name)
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -300,6 +335,8 @@ def pytest_runtest_makereport(
         if item.config.option.tbstyle == "short" and not item.config.getoption("fulltrace"):
             excinfo.traceback = type(excinfo.traceback)(_own_frames(excinfo.tb))
     report = yield
+    if excinfo is not None and report.failed and item.config.option.tbstyle == "short":
+        _shorten(report, excinfo.value, item.config.stash[RUN])
     report.user_properties.append((KIND, kind))
     if tally is None or kind == "not started":
         return report
@@ -311,6 +348,23 @@ def pytest_runtest_makereport(
     elif report.when == "call":
         tally.passed += 1
     return report
+
+
+def _shorten(report: pytest.TestReport, error: BaseException, run: Run) -> None:
+    """Show an error that comes from one line of the solution once, with advice; the next time, only that it came again."""
+    if not isinstance(error, Exception) or isinstance(error, AssertionError):
+        return
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__ and _own_frames(error.__traceback__))
+    path = Path(frame.f_code.co_filename)
+    if not path.is_relative_to(STUDENT):
+        return
+    place = f"{path.relative_to(ROOT).as_posix()}:{line}"
+    test = report.nodeid.split("::")[-1]
+    first = run.errors.setdefault(f"{place} {_one_line(error)}", test)
+    if first != test:
+        report.longrepr = f"{place}: the same {type(error).__name__} as in {first}"
+    elif text := advice(error):
+        report.sections.append(("hint", text))
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
@@ -337,8 +391,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     all_files = all(Path(argument).resolve() in (ROOT, ROOT / "tests") for argument in config.args)
     everything = all_files and shown.issuperset(run.tallies) and not config.getoption("part")
     untested = [problem for problem in assignment.graded_problems if problem.id not in shown]
-    command = "make test PART=" if "MAKELEVEL" in os.environ else "python -m tests --part "
-    lines = points_lines(rows, untested if everything else []) + next_lines(rows, ROOT, command, everything)
+    lines = points_lines(rows, untested if everything else []) + next_lines(rows, ROOT, command_typed(), everything)
     terminalreporter.section("scoreboard")
     for part, details in run.details.items():
         if any(row.problem.part == part for row in rows):
@@ -361,7 +414,8 @@ def _why_broken(part: str, error: BaseException) -> tuple[str, str]:
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(Path(name).resolve(), line) for name, line in places if Path(name).resolve().is_relative_to(STUDENT)]
     place = f"{own[-1][0].relative_to(ROOT).as_posix()}:{own[-1][1]}: " if own else ""
-    why = f"student/{part}.py cannot be imported: {place}{_one_line(error)}"
+    hint = f" ({text})" if (text := advice(error)) else ""
+    why = f"student/{part}.py cannot be imported: {place}{_one_line(error)}{hint}"
     if isinstance(error, SyntaxError) and error.text:
         # As Python shows it: the source line, and a caret.
         source = "".join(traceback.format_exception_only(type(error), error)).splitlines()[1:-1]

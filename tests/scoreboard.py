@@ -2,11 +2,13 @@
 
 import ast
 import io
+import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handout.problems import Assignment, Problem
+from handout.problems import Assignment, Problem, load_assignment
 
 # What a problem's line can say, and in which colour.
 DONE = "done"
@@ -30,7 +32,8 @@ class Tally:
     failed: int = 0
     skipped: list[str] = field(default_factory=list)  # why, for each test that was: "needs a CUDA GPU"
     stubs: list[str] = field(default_factory=list)  # for each test that reached a stub, whose stub it was
-    not_allowed: str = ""  # the first thing in its solution that the handout does not allow, and where
+    not_allowed: str = ""  # where the first thing in its solution stands that the handout does not allow
+    missing: bool = False  # whether its file defines nothing of its name
     timed_out: bool = False
 
 
@@ -41,25 +44,30 @@ class Row:
     problem: Problem
     status: str
     remark: str = ""
+    place: str = ""  # "student/memory.py:12", if it is not where the problem's definition begins
 
 
-def row(problem: Problem, tally: Tally, broken: bool = False, single_tests: bool = False) -> Row:
+def row(problem: Problem, tally: Tally, broken: str = "", single_tests: bool = False) -> Row:
     """Say how far a problem is.
 
     Args:
         problem: which one.
         tally: what its tests did.
-        broken: whether its part cannot be imported.
+        broken: why its part cannot be imported, if it cannot.
         single_tests: whether tests were asked for by name, so that `tally.existing` knows only of these.
     """
     if broken:
-        return Row(problem, FAILING, CANNOT_IMPORT)
+        place = re.search(r": (student/[^:]+:\d+): ", broken)
+        return Row(problem, FAILING, CANNOT_IMPORT, place[1] if place else "")
+    if tally.missing:
+        return Row(problem, FAILING, "not defined")
     if tally.not_allowed:
         return Row(problem, FAILING, f"not allowed: {tally.not_allowed}")
     if tally.failed:
         return Row(problem, FAILING, f"{tally.failed} of {tally.chosen} tests fail")
     if awaited := [stub for stub in tally.stubs if stub != problem.id]:
-        return Row(problem, WAITING, f"needs {awaited[0]}")
+        first, *others = dict.fromkeys(_number(stub) for stub in awaited)
+        return Row(problem, WAITING, f"needs {first}{f' and {len(others)} more' if others else ''}")
     if tally.stubs:
         return (
             Row(problem, STARTED, f"{tally.passed} of {tally.chosen} tests pass")
@@ -73,6 +81,11 @@ def row(problem: Problem, tally: Tally, broken: bool = False, single_tests: bool
     if tally.passed < tally.existing:
         return Row(problem, PASSING, f"{tally.passed} of {tally.existing} tests run")
     return Row(problem, DONE)
+
+
+def _number(id: str) -> str:
+    """Return a problem's number, which is shorter than its name."""
+    return next((problem.number for problem in load_assignment().problems if problem.id == id), id)
 
 
 def where(problem: Problem, root: Path) -> str:
@@ -98,11 +111,12 @@ def points_lines(rows: Iterable[Row], untested: Iterable[Problem]) -> list[str]:
     """
     graded = [row for row in rows if not row.problem.bonus]
     total = sum(row.problem.points for row in graded)
+    partly = ", not counting those of which only some were run" if any(r.status == PASSING for r in graded) else ""
     passed = sum(row.problem.points for row in graded if row.status == DONE)
     lines = []
     if graded:
         lines.append(
-            f"Public tests pass for {passed:g} of the {total:g} points above. "
+            f"Public tests pass for {passed:g} of the {total:g} points above{partly}. "
             f"They are examples: hidden tests, which try more, decide all {total:g}."
         )
     if untested := list(untested):
@@ -111,27 +125,32 @@ def points_lines(rows: Iterable[Row], untested: Iterable[Problem]) -> list[str]:
     return lines
 
 
+def command_typed() -> str:
+    """Return how tests of a part are run here: with make, or with the Python that every machine of this kind has."""
+    if "MAKELEVEL" in os.environ:
+        return "make test PART="
+    return f"{'py' if os.name == 'nt' else 'python3'} -m tests --part "
+
+
 def next_lines(rows: Iterable[Row], root: Path, command: str, everything: bool) -> list[str]:
     """Say the one thing to do next: mend what is broken, finish what is begun, then begin something.
 
     Args:
         rows: the scoreboard's.
         root: the folder that holds `student/`.
-        command: how tests are run here, "make test PART=" or "python -m tests --part ".
+        command: how tests are run here, as `command_typed` says.
         everything: whether every test was run.
     """
     order = [FAILING, STARTED, NOT_STARTED, WAITING]
     if to_do := [row for row in rows if row.status in order]:
         # A part that cannot be imported hides what else there is to do in it.
         row = min(to_do, key=lambda row: (row.remark != CANNOT_IMPORT, order.index(row.status)))
-        place = where(row.problem, root)
+        place = row.place or where(row.problem, root)
         return [f"Next: {row.problem.id}, {row.status}: {place}", f"      {command}{row.problem.part}"]
     if not everything:
         return ["Next: the other tests", f"      {command.split(' PART')[0].split(' --part')[0]}"]
-    return [
-        "Next: hand in",
-        f"      {'make submission' if command.startswith('make') else 'python -m tests.submission'}",
-    ]
+    by_make = command.startswith("make")
+    return ["Next: hand in", "      make submission" if by_make else f"      {command.split(' --part')[0]}.submission"]
 
 
 def rows_to_show(
@@ -139,7 +158,7 @@ def rows_to_show(
 ) -> list[Row]:
     """Return the rows of the graded parts' problems that this run is about, in the order of the handout."""
     return [
-        row(problem, tallies.get(problem.id, Tally()), part.id in broken, single_tests)
+        row(problem, tallies.get(problem.id, Tally()), broken.get(part.id, ""), single_tests)
         for part in assignment.parts
         for problem in part.problems
         # A part whose tests could not even be collected has no tallies; its problems are as broken as it is.

@@ -1,6 +1,6 @@
 """`make submission`: pack what is handed in, and say what went in, what stayed out and what is still a stub.
 
-Only Python files inside `student/` go in. Nothing is run: whether a problem is a stub is read from the source.
+Only Python files inside `student/` go in. Nothing is run: whether a problem is a stub, and what it uses, is read from the source.
 """
 
 import argparse
@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from handout.problems import Assignment, Part, Problem, load_assignment
+try:
+    from handout.problems import SPANNING_PROBLEMS, Assignment, Part, Problem, load_assignment
+    from tests.allowed import check_part
+except ModuleNotFoundError:  # not the Python of .venv
+    from tests.rerun import in_venv
+
+    in_venv("tests.submission")
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# Problems that are about several functions at once: there is no stub that bears their name.
-SPANNING_PROBLEMS = frozenset({"einsums.annotations", "training.together"})
 
 # Why a file stays out. Each is printed beside the file, so that nobody learns it from a lost point.
 CACHES = "Python makes it anew"
@@ -129,13 +132,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def part_state(part: Part, source: bytes) -> PartState:
     """Read from a part's source which of its problems are stubs and which are not there."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        where = f"line {error.lineno}: " if error.lineno else ""
-        return PartState(part, error=f"{where}{error.msg}")
-    except ValueError as error:  # null bytes
-        return PartState(part, error=str(error))
+    if error := why_no_python(source):
+        return PartState(part, error=error)
+    tree = ast.parse(source)
     raised = set(_unfinished_ids(tree))
     defined = _names_at_top(tree)
     named = [problem for problem in part.problems if problem.id not in SPANNING_PROBLEMS]
@@ -144,6 +143,17 @@ def part_state(part: Part, source: bytes) -> PartState:
         stubs=tuple(problem for problem in named if problem.id in raised),
         absent=tuple(problem for problem in named if problem.id not in raised and not defined & {problem.name, "*"}),
     )
+
+
+def why_no_python(source: bytes) -> str:
+    """Return why a file cannot be read as Python, or "" if it can."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
+    except ValueError as error:  # null bytes
+        return str(error)
+    return ""
 
 
 def _unfinished_ids(tree: ast.AST) -> Iterator[str]:
@@ -201,6 +211,15 @@ def imports_from_outside(files: Mapping[str, bytes], root: Path) -> list[str]:
     return found
 
 
+def not_allowed(files: Mapping[str, bytes], assignment: Assignment) -> list[str]:
+    """Say what breaks the rules of the handout in the parts, and in the helper files that they import."""
+    sources = {name.removeprefix("student/"): source for name, source in files.items()}
+    found: dict[str, None] = {}  # a line once, however many problems it is a part of
+    for part in assignment.graded_parts:
+        found |= dict.fromkeys(str(violation) for violation in check_part(part.id, sources))
+    return list(found)
+
+
 # --- what is said ---
 
 
@@ -214,6 +233,8 @@ def report(contents: Contents, assignment: Assignment, root: Path) -> tuple[list
     for name, source in contents.files.items():
         if name not in parts:
             rows.append(("in", name, "" if name == "student/__init__.py" else "yours"))
+            if error := why_no_python(source):
+                wrong.append(f"{name} is not valid Python, so what imports it fails: {error}")
             continue
         state = part_state(parts[name], source)
         rows.append(("in", name, _summary(state)))
@@ -233,6 +254,7 @@ def report(contents: Contents, assignment: Assignment, root: Path) -> tuple[list
             f"  {p.number:<5}{p.id}{'  (bonus)' if p.bonus else ''}" for p in assignment.problems if p in unfinished
         ]
     wrong += imports_from_outside(contents.files, root)
+    wrong += not_allowed(contents.files, assignment)
     return lines, sorted(wrong)
 
 

@@ -1,10 +1,13 @@
 """`make watch`: run a part's tests again whenever its file is saved, and redraw the scoreboard.
 
+With `--part`, the other parts are left alone.
+
 Importing PyTorch takes longer than the tests. On Linux a server process imports it once and is forked for each run, so that
 each run starts warm and reads the saved files anew. Elsewhere a process that has loaded PyTorch cannot be forked safely, and
 each run is a fresh process.
 """
 
+import argparse
 import gc
 import multiprocessing
 import os
@@ -23,7 +26,7 @@ try:
     import pytest
 
     from handout.problems import Assignment, load_assignment
-    from tests.scoreboard import DONE, Tally, next_lines, points_lines, render, rows_to_show
+    from tests.scoreboard import DONE, Tally, command_typed, next_lines, points_lines, render, rows_to_show
 except ModuleNotFoundError:  # not the Python of .venv
     from tests.rerun import in_venv
 
@@ -150,15 +153,16 @@ class TestRun:
         self.answer.close()
 
 
-def parts_to_run(changed: Iterable[Path], assignment: Assignment) -> list[str]:
-    """Return the parts whose tests a change concerns: a part's file or tests that part, any other file all parts.
+def parts_to_run(changed: Iterable[Path], assignment: Assignment, wanted: str | None = None) -> list[str]:
+    """Return the parts whose tests a change concerns: a part's file or tests that part, any other file all that are wanted.
 
     >>> parts_to_run([STUDENT / "memory.py"], load_assignment())
     ['memory']
     """
     known = [part.id for part in assignment.graded_parts if (TESTS / f"test_{part.id}.py").exists()]
     names = {path.stem.removeprefix("test_") if path.parent == TESTS else path.stem for path in changed}
-    return [part for part in known if part in names] if names <= set(known) else known
+    concerned = [part for part in known if part in names] if names <= set(known) else known
+    return [part for part in concerned if wanted in (None, part)]
 
 
 def draw(board: Board, run: Sequence[str], assignment: Assignment) -> str:
@@ -171,23 +175,24 @@ def draw(board: Board, run: Sequence[str], assignment: Assignment) -> str:
         if own := [row for row in others if row.problem.part == part.id]:
             done = sum(row.status == DONE for row in own)
             lines.append(f"{part.number}. {part.id}: {done} of {len(own)} done")
-    command = "make test PART=" if "MAKELEVEL" in os.environ else "python -m tests --part "
-    lines += ["", *points_lines(rows, []), *next_lines([*just_run, *others], ROOT, command, everything=True)]
+    everything = len(lines) + len(run) == len(assignment.graded_parts)
+    lines += ["", *points_lines(rows, []), *next_lines([*just_run, *others], ROOT, command_typed(), everything)]
     on_terminal = sys.stdout.isatty()
     width = os.get_terminal_size().columns if on_terminal else 120
     details = [text for part, text in board.details.items() if part in run]
     return "\n".join([*details, render(just_run, lines, width, on_terminal)])
 
 
-def watch() -> None:
-    """Run all parts' tests, and then those of each part that is saved, until Ctrl-C."""
+def watch(wanted: str | None = None) -> None:
+    """Run the tests of all parts, or of the one that is wanted, and then those of each part that is saved, until Ctrl-C."""
     import watchfiles  # not at the top: each process that runs tests imports this file
 
     assignment, board = load_assignment(), Board()
     context = warm_context()
     _clear_screen()
-    print("The first run of all tests ...", flush=True)
-    run: TestRun | None = TestRun.start(parts_to_run([STUDENT], assignment), context)
+    print(f"The first run of {f'the tests of {wanted}' if wanted else 'all tests'} ...", flush=True)
+    everything = parts_to_run([STUDENT], assignment, wanted)
+    run: TestRun | None = TestRun.start(everything, context)
     try:
         for changes in watchfiles.watch(
             STUDENT,
@@ -198,10 +203,10 @@ def watch() -> None:
             rust_timeout=TICK,
             yield_on_timeout=True,
         ):
-            if parts := parts_to_run([Path(path) for _, path in changes], assignment) if changes else []:
+            if parts := parts_to_run([Path(path) for _, path in changes], assignment, wanted) if changes else []:
                 if run:
                     run.stop()  # what it would say is out of date
-                    parts = [part for part in parts_to_run([STUDENT], assignment) if part in {*parts, *run.parts}]
+                    parts = [part for part in everything if part in {*parts, *run.parts}]
                 _clear_screen()
                 print(f"{', '.join(parts)} ...", flush=True)
                 run = TestRun.start(parts, context)
@@ -231,15 +236,21 @@ def _stop_on_signal(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Watch until Ctrl-C; return 2 if there is nothing to watch."""
+    parser = argparse.ArgumentParser(prog="python -m tests.watch", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", metavar="PART", help="run the tests of one part only, e.g. optimizers")
+    part, parts = parser.parse_args(arguments).part, [part.id for part in load_assignment().graded_parts]
+    if part not in (None, *parts):
+        print(f"there is no part {part!r}: choose from {', '.join(parts)}", file=sys.stderr)
+        return 2
     if not STUDENT.is_dir():
         print(f"there is no folder {STUDENT}", file=sys.stderr)
         return 2
     os.chdir(ROOT)
     signal.signal(signal.SIGTERM, _stop_on_signal)
     try:
-        watch()
+        watch(part)
     except KeyboardInterrupt:
         print("\nstopped")
     return 0

@@ -268,14 +268,20 @@ def functions(node):
     }
 
 
-def test_commands_run_the_public_tests_of_their_problem():
-    for file in sorted((ROOT / "tests").glob("test_*.py")):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef):
-                marks = [re.search(r"mark\.problem\('([\w.]+)'\)", ast.unparse(d)) for d in node.decorator_list]
-                for mark in filter(None, marks):
-                    words = CONTRACT["problems"][mark[1]]["command"].split(" -k ")[1]
-                    assert words in node.name, f"{file.name}: {node.name} is not run by -k {words}"
+def test_commands_run_the_public_tests_of_their_problem_and_no_others():
+    tests = [
+        (mark[1], f"{file.name} {node.name}")
+        for file in sorted((ROOT / "tests").glob("test_*.py"))
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+        if (mark := re.search(r"mark\.problem\('([\w.]+)'\)", ast.unparse(decorator)))
+    ]
+    assert len(tests) > 100
+    for id, problem in CONTRACT["problems"].items():
+        words, *others = problem["command"].split(" -k ")[1].strip('"').split(" and not ")
+        chosen = [test for test in tests if words in test[1] and not any(other in test[1] for other in others)]
+        assert chosen == [test for test in tests if test[0] == id], problem["command"]
 
 
 def test_adamw_is_stated_line_by_line(built):

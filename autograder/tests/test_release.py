@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autograder import release, stubs
-from handout.problems import load_assignment
+from handout.problems import SPANNING_PROBLEMS, load_assignment
 from tests import submission
 
 ROOT = stubs.ROOT
@@ -209,7 +209,7 @@ def test_a_stranger_sees_every_problem_not_started_and_then_one_done(stranger: S
     for problem in load_assignment().problems:
         if problem.id in states and not problem.bonus:
             # What is about several functions at once has no stub of its own, and waits for theirs.
-            spanning = problem.id in submission.SPANNING_PROBLEMS
+            spanning = problem.id in SPANNING_PROBLEMS
             assert states[problem.id].startswith("waiting" if spanning else "not started"), printed
 
     shutil.copyfile(ROOT / "reference" / "optimizers.py", stranger.folder / "student" / "optimizers.py")

@@ -146,7 +146,7 @@ def release(tmp_path: Path) -> Path:
     root = tmp_path / "a student's folder"
     for folder in ("tests", "handout", "student"):
         (root / folder).mkdir(parents=True)
-    for name in ("__init__", "__main__", "checks", "conftest", "environment", "scoreboard"):
+    for name in ("__init__", "__main__", "advice", "checks", "conftest", "environment", "scoreboard"):
         shutil.copy(ROOT / "tests" / f"{name}.py", root / "tests")
     for name in ("pyproject.toml", "constraints.txt", "Makefile", "handout/__init__.py", "handout/problems.py"):
         shutil.copy(ROOT / name, root / name)
@@ -208,7 +208,7 @@ def test_stubs_are_not_started_and_no_error(release: Path) -> None:
 def test_first_problem_that_is_not_done_comes_next(release: Path) -> None:
     (release / "student/fruit.py").write_text(FRUIT.replace('"yellow"', '"green"'))
     _, output = run(release)
-    assert "Next: fruit.Banana, failing: student/fruit.py:7\n      python -m tests --part fruit\n" in output
+    assert "Next: fruit.Banana, failing: student/fruit.py:7\n      python3 -m tests --part fruit\n" in output
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_next_is_what_is_broken_then_what_fails_then_what_is_begun(
 def test_part_that_cannot_be_imported_comes_next(release: Path) -> None:
     (release / "student/fruit.py").write_text(FRUIT.replace('"yellow"', '"green"'))
     (release / "student/roots.py").write_text("1 / 0")
-    assert "Next: roots.carrot, failing: student/roots.py\n" in run(release)[1]
+    assert "Next: roots.carrot, failing: student/roots.py:1\n" in run(release)[1]
 
 
 def test_skipped_test_of_a_problem_leaves_it_short_of_done() -> None:
@@ -255,7 +255,7 @@ def test_what_the_handout_does_not_allow_fails_its_problem(release: Path, argume
     status, output = run(release, *arguments)
     assert status == 1
     assert output.count("\nstudent/fruit.py:5: banned: not in a fruit\n") == 1
-    assert scoreboard(output)["fruit.apple"] == "failing not allowed: banned (student/fruit.py:5)"
+    assert scoreboard(output)["fruit.apple"] == "failing not allowed: line 5"
     assert scoreboard(output).get("fruit.Banana", "done") == "done"
     assert f"Public tests pass for {1 if 'fruit.Banana' in scoreboard(output) else 0} of the " in output
     assert "Next: fruit.apple, failing: student/fruit.py:2\n" in output
@@ -345,7 +345,7 @@ def test_problem_that_ends_in_anothers_stub_waits_for_it(release: Path) -> None:
     )
     (release / "student/fruit.py").write_text(needing)
     _, output = run(release)
-    assert scoreboard(output)["fruit.Banana"] == "waiting needs fruit.cherry"
+    assert scoreboard(output)["fruit.Banana"] == "waiting needs 1.3"
     assert "Next: roots.carrot" in output
 
 
@@ -427,7 +427,7 @@ def test_one_part_shows_its_own_problems_only(release: Path) -> None:
 def test_part_without_tests_is_one_line_and_status_2(release: Path, part: str) -> None:
     status, output = run(release, "--part", part)
     assert status == 2
-    assert output.strip() == f"Exit: there is no part {part!r}: choose from fruit, roots"
+    assert output.strip() == f"error: there is no part {part!r}: choose from fruit, roots"
 
 
 def test_plain_pytest_chooses_by_name(release: Path) -> None:
@@ -469,7 +469,7 @@ def test_missing_student_folder_is_one_line(release: Path) -> None:
     shutil.rmtree(release / "student")
     status, output = run(release)
     assert status == 2
-    assert re.fullmatch(r"Exit: there is no folder .*student: the solutions go there", output.strip())
+    assert re.fullmatch(r"error: there is no folder .*student: the solutions go there", output.strip())
 
 
 def test_endless_loop_ends_with_its_line(release: Path) -> None:
@@ -508,6 +508,56 @@ def test_garbage_collector_is_on_while_tests_run(release: Path) -> None:
     assert scoreboard(run(release)[1])["roots.carrot"] == "done"
 
 
+def test_renamed_function_is_said_to_be_missing(release: Path) -> None:
+    (release / "student/fruit.py").write_text(FRUIT.replace("def apple", "def appel"))
+    status, output = run(release)
+    assert status == 1
+    assert scoreboard(output)["fruit.apple"] == "failing not defined"
+    assert scoreboard(output)["fruit.Banana"] == "done"
+    assert output.count("student/fruit.py defines no apple\n") == 2
+    assert "AttributeError" not in output
+
+
+def test_error_of_one_line_is_shown_once_with_advice(release: Path) -> None:
+    broken = FRUIT.replace('    if kind == "stone":', '    if kind.missing.nothing == "stone":').replace(
+        'def apple(kind="")', "def apple(kind=None)"
+    )
+    (release / "student/fruit.py").write_text(
+        broken.replace("    if kind", "    kind = type('K', (), {'missing': None})\n    if kind")
+    )
+    status, output = run(release)
+    assert status == 1
+    assert output.count("AttributeError: 'NoneType' object has no attribute 'nothing'") == 1
+    assert output.count("None came where a value is needed") == 1
+    assert output.count("student/fruit.py:4: the same AttributeError as in test_apple_is_one\n") == 1
+    assert scoreboard(output)["fruit.apple"] == "failing 2 of 2 tests fail"
+
+
+def test_helper_imported_without_its_package_is_told_how(release: Path) -> None:
+    (release / "student/seeds.py").write_text("x = 1\n")
+    (release / "student/fruit.py").write_text("import seeds\n" + FRUIT)
+    assert "(a file of your own is imported as student.seeds)" in run(release)[1]
+
+
+def test_name_that_no_test_has_is_said_in_a_line(release: Path) -> None:
+    status, output = run(release, "-k", "test_pear")
+    assert status == 2
+    assert output.count("no public test is called 'test_pear'\n") == 1
+
+
+def test_problem_that_waits_names_the_numbers_it_needs() -> None:
+    problem = Problem("training.together", "10.6", "", 1, False)
+    needs = ["data.open_tokens", "data.open_tokens", "model.Linear", "optimizers.SGD"]
+    assert row(problem, Tally(1, 1, stubs=needs[:2])).remark == "needs 9.1"
+    assert row(problem, Tally(1, 1, stubs=needs)).remark == "needs 9.1 and 2 more"
+
+
+def test_points_of_problems_that_were_half_run_are_said_not_to_count() -> None:
+    rows = [Row(Problem("a.b", "1.1", "", 2, False), "passing"), Row(Problem("a.c", "1.2", "", 3, False), "done")]
+    assert "3 of the 5 points above, not counting those of which only some were run. " in points_lines(rows, [])[0]
+    assert "3 of the 3 points above. " in points_lines(rows[1:], [])[0]
+
+
 # --- what the scoreboard is made of ---
 
 
@@ -518,7 +568,8 @@ def test_next_step_is_said_in_the_words_of_who_ran_it(release: Path) -> None:
         "Next: the other tests",
         "      make test",
     ]
-    assert next_lines(rows, release, "python -m tests --part ", everything=False)[1] == "      python -m tests"
+    assert next_lines(rows, release, "py -m tests --part ", everything=False)[1] == "      py -m tests"
+    assert next_lines(rows, release, "py -m tests --part ", everything=True)[1] == "      py -m tests.submission"
 
 
 def test_bonus_points_do_not_count_toward_the_total() -> None:
@@ -821,7 +872,7 @@ def test_make_test_says_so_when_there_is_no_such_part(release: Path) -> None:
     pretend_environment(release, f'exec {sys.executable} "$@"')
     status, output = make(release, "test", "PART=all of them")
     assert status == 2
-    assert output.startswith("Exit: there is no part 'all of them': choose from fruit, roots\nmake: ***")
+    assert output.startswith("error: there is no part 'all of them': choose from fruit, roots\nmake: ***")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import pytest
 
 from autograder import stubs
-from handout.problems import Part, Problem, load_assignment
+from handout.problems import SPANNING_PROBLEMS, Part, Problem, load_assignment
 from tests import environment, figures, rerun, submission, watch
 from tests.scoreboard import Tally
 
@@ -72,7 +72,7 @@ def test_a_submission_of_stubs_names_every_problem_as_still_a_stub(handed_in: Ha
     assert status == 0
     assert "student/memory.py" in names
     for problem in load_assignment().graded_problems:
-        if problem.id not in submission.SPANNING_PROBLEMS:
+        if problem.id not in SPANNING_PROBLEMS:
             assert f"  {problem.number:<5}{problem.id}\n" in printed
     assert "memory.py      not started" in " ".join(printed.split(" "))
     stubs_named = [
@@ -203,6 +203,46 @@ def test_without_anything_to_hand_in_it_fails_in_one_line(
     assert status == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not output.exists()
+
+
+def test_what_the_handout_does_not_allow_is_said_before_it_costs_points(handed_in: HandIn, student: Path) -> None:
+    (student / "einsums.py").write_text(
+        "from student.axes import f\ndef sum_hidden(x):\n    return f(x)\n", encoding="utf-8"
+    )
+    (student / "axes.py").write_text("def f(x):\n    return x.sum(-1)\n", encoding="utf-8")
+    (student / "unused.py").write_text("eval('1')\n", encoding="utf-8")
+
+    status, names, printed = handed_in()
+
+    assert status == 1
+    assert "student/axes.py" in names
+    assert (
+        printed.split("Look at this")[1].split("submission.zip was")[0].count("student/axes.py:2: .sum: only einops")
+        == 1
+    )
+    assert "eval" not in printed, "no part imports that file"
+
+
+def test_a_helper_that_is_not_python_is_said_loudly(handed_in: HandIn, student: Path) -> None:
+    (student / "broken.py").write_text("x = \n", encoding="utf-8")
+
+    status, names, printed = handed_in()
+
+    assert status == 1
+    assert "student/broken.py" in names
+    assert "  student/broken.py is not valid Python, so what imports it fails: line 1: invalid syntax\n" in printed
+
+
+def test_a_submission_can_be_packed_with_a_python_that_lacks_pytorch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('torch')")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import tests.rerun as r; r.in_venv = lambda name: sys.exit(name)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", f"{code}; import tests.submission", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert finished.stderr == "tests.submission\n"
 
 
 @pytest.mark.parametrize(
@@ -380,6 +420,17 @@ def test_a_saved_file_runs_the_tests_that_it_may_change(changed: list[Path], exp
     assert {"memory", "optimizers"} <= set(everything)
 
 
+def test_watch_can_be_told_one_part(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = [[watch.STUDENT], [watch.STUDENT / "memory.py"], [watch.STUDENT / "model.py"]]
+    assert [watch.parts_to_run(paths, load_assignment(), "memory") for paths in changes] == [["memory"], ["memory"], []]
+
+    assert watch.main(["--part", "foo"]) == 2
+    assert capsys.readouterr().err.startswith("there is no part 'foo': choose from napkin, ")
+    with pytest.raises(SystemExit) as refused:
+        watch.main(["foo"])
+    assert refused.value.code == 2
+
+
 def test_a_new_run_replaces_what_was_known_of_its_parts_only() -> None:
     board = watch.Board({"memory.a": Tally(1), "flops.b": Tally(2)}, {"flops": "broken"}, {"flops": "line 3"})
 
@@ -497,7 +548,7 @@ def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Wat
 
     before = len(watcher.printed)
     save(re.sub(r"^    return ", "    exec('')\n    return ", solution, count=1, flags=re.MULTILINE))
-    assert watcher.state_of("memory.get_memory_usage", after=before).startswith("failing not allowed: exec (")
+    assert watcher.state_of("memory.get_memory_usage", after=before).startswith("failing not allowed: line ")
 
     before = len(watcher.printed)
     save("def f(:\n")
