@@ -45,12 +45,11 @@ def _whole(files: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
 def _faults(*names: str) -> list[Case]:
     """Return cases of the battery. Whether the sandbox or the allow-lists lose it its rows is not looked at."""
     named = {fault.name: fault for fault in [*FAULTS, *REFUSED]}
-    return [Case(name, _whole(named[name].files), _with_what_needs_it(named[name].lost)) for name in names]
+    return [Case(name, _whole(named[name].files), named[name].lost | _MORE.get(name, frozenset())) for name in names]
 
 
-def _with_what_needs_it(lost: frozenset[str]) -> frozenset[str]:
-    """Add the problem that trains the student's own model with their own optimizer on their own data."""
-    return lost | ({"training.together"} if lost & {"optimizers.AdamW", "optimizers", "model", "data"} else set())
+# What a whole submission loses beside: this problem trains the student's own model with their own optimizer.
+_MORE = {"one problem's rows wait for one endless loop only once": frozenset({"training.together"})}
 
 
 _PARTS = frozenset(part.id for part in load_assignment().parts)
