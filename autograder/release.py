@@ -4,6 +4,7 @@ The list below names what goes in, so that nothing private can get in by being n
 instructor who is solving a problem in `student/` gives nothing away.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ PUBLIC = (
     "handout/problems.toml",
     "tests/**/*.py",
 )
+POLICIES = "handout/text/policies.typ"
 LANGUAGES = {"en": "in English", "zh": "中文版"}
 STUDENT_README = "handout/student-readme.md"  # goes in as README.md
 
@@ -73,6 +75,15 @@ def student_readme(template: str, languages: Sequence[str]) -> str:
     return template
 
 
+def unfilled_policies(source: str) -> int:
+    """Return how many of the course's rules are still what the staff are asked to write.
+
+    >>> unfilled_policies("- #bi[*Late work:* _course staff: say what a day costs._][...]")
+    1
+    """
+    return len(re.findall(r"_course staff: say ", source))
+
+
 def _matches(root: Path, pattern: str) -> Iterator[Path]:
     """Yield the files of a pattern, but not those that are hidden."""
     for path in root.glob(pattern):
@@ -93,6 +104,11 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"no release was made: {error}", file=sys.stderr)
         return BAD_INPUT
+    if options.languages and (unfilled := unfilled_policies((ROOT / POLICIES).read_text(encoding="utf-8"))):
+        print(
+            f"warning: students will read {unfilled} times 'course staff: say ...': fill in {POLICIES}, then make handout",
+            file=sys.stderr,
+        )
     print("\n".join(f"  {name}" for name in sorted(files)))
     print(f"{options.output}: {len(files)} files, {len(data) / 1024:.0f} KiB")
     return 0

@@ -18,7 +18,8 @@ The signatures are an exercise too. jaxtyping writes axes into annotations, `Flo
 floating dtype and `Bool[Tensor, "row column"]` for masks: give every tensor that goes in or comes out its axes. By itself this is
 documentation, which nothing checks. With `jaxtyped(typechecker=beartype.beartype)` around a function it is enforced: the
 tests do that, and then a tensor with too few axes, an axis that has one size here and another there, or an integer dtype
-must be refused at the door.
+must be refused at the door. Its words are plain names: einops' parentheses mean nothing to it, so an axis that is split or merged
+gets a name of its own.
 """
 
 from einops import einsum, rearrange, reduce

@@ -196,7 +196,7 @@ def make(extras: Iterable[str] = (), root: Path = ROOT) -> None:
     pip = [str(venv_python(root)), "-I", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     dependencies = _run([str(venv_python(root)), "-I", "-c", DEPENDENCIES, str(root / "pyproject.toml"), *wanted])
     added = f" with {', '.join(wanted)}" if wanted else ""
-    print(f"Installing what constraints.txt pins{added}: a minute or so, once ", end="", flush=True)
+    print(f"Installing what constraints.txt pins{added}: a minute or two, once ", end="", flush=True)
     _run([*pip, "--constraint", str(root / "constraints.txt"), *dependencies.splitlines()], ticking=True)
     stamp_path(root).write_text("\n".join([pins_hash(root), *wanted]) + "\n", encoding="utf-8")
     print(f" done in {time.monotonic() - start:.0f} s", flush=True)

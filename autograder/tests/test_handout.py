@@ -284,6 +284,18 @@ def test_commands_run_the_public_tests_of_their_problem_and_no_others():
         assert chosen == [test for test in tests if test[0] == id], problem["command"]
 
 
+def test_commands_call_a_python_that_every_machine_has():
+    texts = [*SOURCES, ROOT / "README.md", HANDOUT / "student-readme.md", ROOT / "Makefile"]
+    found = [
+        f"{file.name}:{i}: {line.strip()[:80]}"
+        for file in texts
+        for i, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"(?<![\w/\\])(python|pytest) (-m )?tests\b", line)
+    ]
+    assert found == [], "many systems have only python3, and no pytest outside .venv"
+    assert all(p["command"].startswith("python3 -m tests ") for p in CONTRACT["problems"].values())
+
+
 def test_adamw_is_stated_line_by_line(built):
     from reference import optimizers
 

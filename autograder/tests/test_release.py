@@ -54,6 +54,17 @@ def test_everything_in_the_folder_of_public_tests_is_in_the_release(files: dict[
     assert {name for name in there if "__pycache__" not in name} <= files.keys()
 
 
+def test_rules_of_the_course_that_nobody_wrote_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (ROOT / release.POLICIES).read_text(encoding="utf-8")
+    written = re.sub(r"_[^_]*_", "Ask.", source)
+    assert (release.unfilled_policies(source), release.unfilled_policies(written)) == (4, 0)
+
+    assert release.main(["--output", str(tmp_path / "student.zip"), "--languages"]) == 0
+    assert capsys.readouterr().err == "", "no handout goes in"
+
+
 def test_stubs_are_fresh_whatever_lies_in_the_student_folder(files: dict[str, str]) -> None:
     for name, text in files.items():
         if name.startswith("student/") and name != "student/__init__.py":

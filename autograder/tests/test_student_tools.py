@@ -18,10 +18,13 @@ from textwrap import dedent
 from typing import TypeAlias
 
 import pytest
+from einops import rearrange
+from jaxtyping import Float, Shaped
+from torch import Tensor
 
 from autograder import stubs
 from handout.problems import SPANNING_PROBLEMS, Part, Problem, load_assignment
-from tests import environment, figures, rerun, submission, watch
+from tests import environment, figures, rerun, submission, test_einsums, watch
 from tests.scoreboard import Tally
 
 ROOT = stubs.ROOT
@@ -287,6 +290,35 @@ def test_what_is_a_stub_and_what_is_absent_is_read_from_the_source(
 
     assert [MEMORY.problems.index(problem) for problem in state.stubs] == stub_names
     assert [MEMORY.problems.index(problem) for problem in state.absent if not problem.bonus] == absent_names
+
+
+# --- what the test of the annotations says ---
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"return": Float[Tensor, "... seq (heads d)"]}, ["a right call of merge_heads is refused", "no parentheses"]),
+        ({}, ["merge_heads takes shapes that do not fit", "Float[Tensor, ...]"]),
+        ({"x": Shaped[Tensor, "... heads seq d"]}, ["merge_heads takes integers"]),
+    ],
+    ids=["parentheses", "none", "any dtype"],
+)
+def test_a_wrong_annotation_is_said_in_three_lines(
+    monkeypatch: pytest.MonkeyPatch, annotations: dict[str, object], said: list[str]
+) -> None:
+    def merge_heads(x):  # type: ignore[no-untyped-def]
+        return rearrange(x, "... heads seq d -> ... seq (heads d)")
+
+    merge_heads.__annotations__ = annotations
+    monkeypatch.setattr(test_einsums.einsums, "merge_heads", merge_heads)
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        test_einsums.test_annotations_stop_wrong_axes("merge_heads")
+
+    message = str(failure.value)
+    assert all(text in message for text in said)
+    assert "\n  hint: " in message and len(message.splitlines()) <= 4
 
 
 # --- figures ---
