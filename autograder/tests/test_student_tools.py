@@ -239,12 +239,11 @@ def test_a_helper_that_is_not_python_is_said_loudly(handed_in: HandIn, student: 
 def test_a_submission_can_be_packed_with_a_python_that_lacks_pytorch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('torch')")
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import tests.rerun as r; r.in_venv = lambda name: sys.exit(name)"
+        "import sys; sys.path.insert(0, sys.argv[1]); import tests.rerun as r; r.in_venv = lambda name: sys.exit(name)\n"
+        "from tests import submission; submission.main(['--output', sys.argv[1] + '/submission.zip'])"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", f"{code}; import tests.submission", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert finished.stderr == "tests.submission\n"
 
 
