@@ -257,7 +257,7 @@ def test_a_grade_is_printed_with_what_was_lost(place):
     }
     code, out, err = run("grade", write(place / "s", files), "--out", place / "results.json")
     assert (code, err) == (0, "")
-    assert "memory.get_memory_usage" in out and "A float came back where an int is expected." in out
+    assert "memory.get_memory_usage" in out and "A float came back where an int is expected" in out
     assert "test_memory.py::test_get_memory_usage" in out and "isolation: " in out
 
 
@@ -295,7 +295,7 @@ def test_an_ordinary_user_can_grade(place):
     code, out, err = run("grade", tree / "reference", "--out", mine / "results.json", tree=tree, user=NOBODY)
     assert (code, err.strip()) == (0, "")
     assert "isolation: full" in out and (mine / "results.json").stat().st_uid == NOBODY
-    code, out, err = run("verify", tree=tree, user=NOBODY)
+    code, out, err = run("verify", "--quick", tree=tree, user=NOBODY)
     assert code == 0 and "wrong" not in out, out
 
 
