@@ -101,6 +101,8 @@ def check(files: Mapping[str, bytes]) -> None:
                 raise NotFit(f"{name} does not compile: {error}") from None
     from autograder import stubs  # not before it is known that it compiles
     from autograder.judge import SuiteBroken
+    from autograder.misconceptions import Drifted
+    from autograder.misconceptions import check as check_misconceptions
     from autograder.plugin import run_suites
 
     try:
@@ -114,6 +116,11 @@ def check(files: Mapping[str, bytes]) -> None:
         run_suites(cast("Sandbox", None), load_assignment(), lambda suites: None)  # planned, not run
     except SuiteBroken as error:
         raise NotFit(str(error).partition("\n")[0]) from None
+    for part in load_assignment().graded_parts:
+        try:
+            check_misconceptions(part.id)
+        except Drifted as error:
+            raise NotFit(str(error)) from None
 
 
 def main() -> int:

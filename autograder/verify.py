@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autograder.grade import Grade, Row
-from autograder.misconceptions import Misconception, misconceptions
+from autograder.misconceptions import Drifted, Misconception, misconceptions
 from autograder.plugin import Suites, run_suites
 from autograder.sandbox.client import Sandbox
 from autograder.scoreboard import Watch
@@ -75,7 +75,10 @@ def _part(suites: Suites, reference: Submission, part: str) -> Verdict:
     faults: list[str] = []
     for i, misconception in enumerate(known):
         with Watch(f"{about}, {i} done") as watch:
-            faults += faults_of(misconception, grade_of(suites, reference, misconception, watch))
+            try:
+                faults += faults_of(misconception, grade_of(suites, reference, misconception, watch))
+            except Drifted as error:
+                faults.append(str(error))
     return Verdict(about, "less", tuple(faults))
 
 

@@ -4,18 +4,20 @@ import argparse
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autograder.commands import STOPPING, CannotGrade, check_isolation, end_if_stopped, refuse, warm_up
-from handout.problems import load_assignment
+from autograder.settings import BadSettings
+from handout.problems import BadProblems, load_assignment
 
 if TYPE_CHECKING:  # importing them imports PyTorch
     from autograder.classroom.cells import Cells
     from autograder.classroom.export import Files, HandedIn
     from autograder.classroom.manual import Marks
+    from autograder.classroom.record import Record
     from autograder.sandbox.client import Sandbox
 
 COMMANDS = ("class", "merge", "regrade", "synthetic")
@@ -156,6 +158,8 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
             end_if_stopped()
             refuse("class", error)
             return 1
+        except (BadSettings, BadProblems):
+            raise
         except Exception:
             end_if_stopped()
             traceback.print_exc()
@@ -181,7 +185,13 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     write_report(folder, assignment, handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
-    return 0
+    ours = [id for id, record in records.items() if record.status == "grader failed"]
+    if ours:
+        refuse(
+            "class",
+            f"the grader failed on {', '.join(sorted(ours)[:10])}{' and more' if len(ours) > 10 else ''}: run it again",
+        )
+    return int(bool(ours))
 
 
 def _merge(options: argparse.Namespace) -> int:
@@ -197,10 +207,14 @@ def _merge(options: argparse.Namespace) -> int:
             if folder.resolve().is_relative_to(run.resolve()):
                 raise CannotGrade(f"{folder} is one of the runs, or inside it: name another folder")
         handed_in = load_students(options.cpu)
+        cpu, cuda = all_records(options.cpu), all_records(options.cuda)
+        _check_pair(cpu, cuda, options)
+        if (folder / "results").is_dir() and not all_records(folder).keys() <= cpu.keys():
+            raise CannotGrade(f"{folder} has results of other submissions: name another folder")
         _make_folder(folder)
         with lock(folder):
             marks = read_marks(options.cpu / NAME, handed_in)
-            records, said = merged(all_records(options.cpu), all_records(options.cuda), load_assignment())
+            records, said = merged(cpu, cuda, load_assignment())
             print("".join(f"{line}\n" for line in said), end="")
             write(records, folder)
             save_students(folder, handed_in)
@@ -209,6 +223,22 @@ def _merge(options: argparse.Namespace) -> int:
         return refuse("merge", error)
     except OSError as error:
         return refuse("merge", f"cannot write into {folder}: {error.strerror}")
+
+
+def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", options: argparse.Namespace) -> None:
+    """Refuse two runs that are not one of the CPU and one of a GPU, by one grader."""
+    bonus = {problem.id for problem in load_assignment().problems if problem.bonus}
+
+    def has_bonus(records: "Mapping[str, Record]") -> bool:
+        return any(row.problem in bonus for record in records.values() for row in record.grade.rows)
+
+    if not has_bonus(cuda):
+        raise CannotGrade(f"{options.cuda} has no row of a bonus problem: name a run with DEVICE=cuda as CUDA")
+    if has_bonus(cpu):
+        raise CannotGrade(f"{options.cpu} has rows of bonus problems already: name a run of the CPU as CPU")
+    graders = {record.grader for records in (cpu, cuda) for record in records.values() if record.final}
+    if len(graders) > 1:
+        raise CannotGrade(f"the two runs are of different versions of the grader: {', '.join(sorted(graders))}")
 
 
 def _regrade(options: argparse.Namespace) -> int:

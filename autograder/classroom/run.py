@@ -25,6 +25,7 @@ from autograder.classroom.pool import Alone, CannotGoOn, Lost, Pool
 from autograder.classroom.progress import Progressing
 from autograder.classroom.record import Record, Status, digest, load, save
 from autograder.grade import Grade
+from autograder.misconceptions import Drifted, check
 from autograder.pack import grader_version
 from autograder.plugin import REFERENCE, Suites, run_suites
 from autograder.sandbox.client import IMPORT_DEADLINE, Died, Reply, Sandbox, SandboxBroken
@@ -104,6 +105,11 @@ def grade_all(
 
 def _check_self(suites: Suites, assignment: Assignment) -> None:
     """Grade the reference: by this the reference's replies are there for all workers."""
+    try:
+        for part in assignment.graded_parts:
+            check(part.id)
+    except Drifted as error:
+        raise SelfCheckFailed(f"a misconception no longer applies, so nobody would be told of it: {error}") from None
     with Watch("self-check: the reference") as watch:
         grade = suites.grade(read_submission(REFERENCE, _modules(assignment)), watch)
     lost = [row for row in grade.rows if row.outcome != "passed"]

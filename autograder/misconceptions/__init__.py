@@ -66,7 +66,10 @@ class Misconception:
         Raises:
             Drifted: if the reference no longer has, exactly once, what an edit replaces.
         """
-        return edited(self.part, self.edits)
+        try:
+            return edited(self.part, self.edits)
+        except Drifted as error:
+            raise Drifted(f"{self.part}.toml, {self.name}: {error}") from None
 
 
 @cache
@@ -85,10 +88,12 @@ def edited(part: str, edits: Sequence[Edit]) -> str:
     done, end = "", 0
     for edit in sorted(edits, key=lambda edit: source.find(edit.old)):
         if source.count(edit.old) != 1:
-            raise Drifted(f"reference/{part}.py has this {source.count(edit.old)} times instead of once:\n{edit.old}")
+            raise Drifted(
+                f"reference/{part}.py has this {source.count(edit.old)} times instead of once: {edit.old!r:.200}"
+            )
         place = source.index(edit.old)
         if place < end:
-            raise Drifted(f"two edits of reference/{part}.py overlap at:\n{edit.old}")
+            raise Drifted(f"two edits of reference/{part}.py overlap at {edit.old!r:.200}")
         done += source[end:place] + edit.new
         end = place + len(edit.old)
     return done + source[end:]
@@ -106,6 +111,16 @@ def misconceptions(part: str) -> tuple[Misconception, ...]:
     if len(named) != len(singles):
         raise Drifted(f"{path.name} has two misconceptions of one name")
     return (*singles, *(_both(named[one], named[other]) for one, other in content.get("pairs", ())))
+
+
+def check(part: str) -> None:
+    """Check that each misconception of a part applies to the reference as it is.
+
+    Raises:
+        Drifted: with the first that does not.
+    """
+    for known in misconceptions(part):
+        known.source()
 
 
 def _misconception(table: dict[str, Any]) -> Misconception:

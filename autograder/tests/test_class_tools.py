@@ -298,6 +298,16 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     ] * 2
     code, _, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "cpu")
     assert code == 2 and len(err.splitlines()) == 1 and before[0] == content("cpu")
+    save(replace(record("submission_1", bonus), grader="0.9+deadbeef"), tmp_path / "old")
+    save(record("submission_9", a), tmp_path / "others")
+    for first, second, out, words in (
+        ("cpu", "cpu", "x", "has no row of a bonus problem"),
+        ("cuda", "cuda", "x", "has rows of bonus problems already"),
+        ("cpu", "old", "x", "different versions of the grader"),
+        ("cpu", "cuda", "others", "has results of other submissions"),
+    ):
+        code, said, err = run("merge", tmp_path / first, tmp_path / second, "--out", tmp_path / out)
+        assert code == 2 and words in err and len(err.splitlines()) == 1 and said == "", err
     for arguments in (
         ["merge", tmp_path, tmp_path / "cuda", "--out", tmp_path / "x"],
         ["regrade", tmp_path / "cpu", tmp_path],

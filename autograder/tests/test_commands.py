@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -384,3 +385,24 @@ def test_attacks_fail_where_the_grader_is_an_ordinary_user_too(place):
     assert (mine / "results.json").read_text() == "{}"
     for path in (mine / "results.json", tree / "reference" / "memory.py", tree / "autograder" / "judge.py"):
         assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_misconception_that_no_longer_applies_costs_an_explanation_and_no_points(place):
+    tree = copy_of_the_tree(place)
+    toml = tree / "autograder" / "misconceptions" / "napkin.toml"
+    toml.write_text(toml.read_text(encoding="utf-8").replace("float(6 * num", "float(7 * num"), encoding="utf-8")
+    wrong = shutil.copytree(tree / "reference", place / "wrong")
+    source = (wrong / "napkin.py").read_text(encoding="utf-8")
+    (wrong / "napkin.py").write_text(source.replace("float(6 * num", "float(2 * num"), encoding="utf-8")
+
+    code, out, err = run("grade", wrong, "--out", place / "results.json", tree=tree)
+
+    assert code == 0 and "nothing is diagnosed in napkin.training_flops: napkin.toml, " in err
+    lost = [
+        row
+        for row in json.loads((place / "results.json").read_text())["tests"]
+        if row.get("score", 0) < row.get("max_score", 0)
+    ]
+    assert {row["number"] for row in lost} <= {"1.1", "1.2"} and lost
+    code, _, err = run("pack", tree=tree)
+    assert code == 2 and err.startswith("no autograder was packed: napkin.toml, ") and len(err.splitlines()) == 1, err
