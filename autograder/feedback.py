@@ -130,11 +130,11 @@ class Reader:
             text += f" PyTorch says: {outcome.message.rstrip('.')}."
         return Feedback(text, _staff(outcome, printed), cause(outcome))
 
-    def with_message(self, feedback: Feedback, outcome: RemoteError, public: Outcome) -> Feedback:
-        """Add the exception's message to the feedback, if a `public` call has raised it too, to the letter."""
-        if not isinstance(public, RemoteError) or not outcome.message.strip():
+    def with_message(self, feedback: Feedback, outcome: Outcome, public: tuple[str, str] | None) -> Feedback:
+        """Add an exception's message to the feedback, if it is to the letter what a public call has raised: a type and a message."""
+        if not isinstance(outcome, RemoteError) or feedback.cause == "not started" or not outcome.message.strip():
             return feedback
-        if (outcome.type_names, outcome.message) != (public.type_names, public.message):
+        if (outcome.type_names[0], outcome.message) != public:
             return feedback
         message = " ".join(outcome.message[:_MOST_MESSAGE].split())
         return replace(feedback, student=f"{feedback.student}\nPython says: {message}")

@@ -18,7 +18,7 @@ import torch
 
 from autograder.compare import Difference, Tolerance, first_difference, misfit
 from autograder.diagnosis import Answers, Case, Diagnosis, Question
-from autograder.examples import example
+from autograder.examples import examples
 from autograder.feedback import Feedback, Reader
 from autograder.grade import Row
 from autograder.misconceptions import Drifted, Misconception
@@ -36,10 +36,11 @@ from autograder.sandbox.client import (
     SandboxBroken,
     TimedOut,
 )
-from autograder.sandbox.codec import RemoteError, plain, snapshot
+from autograder.sandbox.codec import plain, snapshot
 from autograder.sandbox.package import Package
 
 _UNMEASURED_CPU = 0.15  # seconds that the reference is taken to need where it is not run
+_EXAMPLES = Deadline(cpu=3.0, wall=30.0)  # all of them together
 _OBSERVED = Tolerance(rtol=1e-5, finite=False)  # by which two observed replies are the same to a diagnosis
 
 
@@ -101,7 +102,7 @@ class Judge:
         self._case = ""
         self._questions: list[Question] = []  # of the case
         self._lost: list[Case] = []  # of the problem
-        self._public: dict[str, Outcome] = {}  # by part: importing it; by problem: its public example
+        self._public: dict[str, tuple[str, str]] = {}  # what raised where nothing is hidden: the type, and the message
         self._child: Child | None = None
         self._defined: list[str] | None = None  # by the child's module; None: it is not imported yet
         # A child on a GPU, for the other rows of the part, since CUDA's start takes seconds; and what its module defines.
@@ -247,32 +248,24 @@ class Judge:
             return expected, outcome.value
         assert self._child is not None
         feedback = self._reader.fault(problem, outcome, bytes(self._child.printed))
-        feedback = self._with_message(problem, outcome, feedback)
+        feedback = self._reader.with_message(feedback, outcome, self._public.get(problem))
         if isinstance(outcome, TimedOut):
             later = "An earlier test of this problem ran out of time, so this one was not run."
             self._closed[problem] = Feedback(f"{later}\n{feedback.student}", "", "timeout")
         raise Lost(feedback, compared=True)
 
-    def _with_message(self, what: str, outcome: Outcome, feedback: Feedback) -> Feedback:
-        """Add an exception's message, if it is the same where nothing hidden is known: on a public example.
-
-        Args:
-            what: the problem whose function raised; or the part, whose import did.
-            outcome: how it ended.
-            feedback: without the message.
-        """
-        if not isinstance(outcome, RemoteError) or feedback.cause == "not started":
-            return feedback
-        part, _, name = what.partition(".")
-        if what not in self._public:
-            child = self._sandbox.child(part)
-            answer = child.reply(IMPORT_DEADLINE)
-            if name and isinstance(answer, Reply):
-                child.send(example(what))
-                answer = child.reply(IMPORT_DEADLINE)
-            child.close()
-            self._public[what] = answer
-        return self._reader.with_message(feedback, outcome, self._public[what])
+    def try_examples(self, problems: Sequence[str]) -> None:
+        """Run the public examples of these problems. Must come before the first hidden question: see examples.py."""
+        child = self._sandbox.child(None)
+        child.send(examples(problem for problem in problems if self.closed(problem) is None))
+        outcome = child.reply(_EXAMPLES)
+        child.close()
+        if isinstance(outcome, Reply) and type(outcome.value) is dict:
+            self._public = {
+                what: raised
+                for what, raised in outcome.value.items()
+                if type(raised) is tuple and [type(text) for text in raised] == [str, str]
+            }
 
     def _run_reference(self, probe: Probe, request: bytes) -> Expected:
         torch.default_generator.manual_seed(0)
@@ -299,7 +292,7 @@ class Judge:
                 imported = self._child.reply(deadline)
             if not isinstance(imported, Reply):
                 feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
-                feedback = self._with_message(part, imported, feedback)
+                feedback = self._reader.with_message(feedback, imported, self._public.get(part))
                 if self._row.device == "cpu":  # else it may well import elsewhere
                     self._closed[part] = replace(feedback, staff="")  # once is enough
                 raise Lost(feedback)
@@ -312,8 +305,11 @@ class Judge:
             self._closed[problem] = feedback
             raise Lost(feedback)
         cpu = 2.0 + 20 * reference_cpu + 20.0 * on_gpu  # kernels are loaded at their first use
-        left = max(self._until - time.monotonic(), 1.0)
-        return self._child.reply(Deadline(cpu, wall=min(20.0 + 10 * cpu, left)))
+        return self._child.reply(self._in_time(Deadline(cpu, wall=20.0 + 10 * cpu)))
+
+    def _in_time(self, deadline: Deadline) -> Deadline:
+        """Return the deadline, or what is left for the submission if that is less."""
+        return replace(deadline, wall=min(deadline.wall, max(self._until - time.monotonic(), 1.0)))
 
 
 def _explained(difference: Difference) -> Feedback:

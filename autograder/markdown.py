@@ -25,12 +25,20 @@ def markdown(text: str) -> str:
     ```
     """
     blocks = []
-    for is_code, lines in groupby(text.splitlines(), key=lambda line: line.startswith(_CODE)):
+    for is_code, lines in groupby(_lines(text), key=lambda line: line.startswith(_CODE)):
         if is_code:
             blocks.append(_fenced([line[len(_CODE) :] for line in lines]))
         else:
             blocks += [_paragraph(line.strip()) for line in lines if line.strip()]
     return "\n\n".join(blocks)
+
+
+def _lines(text: str) -> list[str]:
+    """Split where a student's editor and Python do; what else ends a line for somebody, or turns it around, is shown as a mark."""
+    return [
+        "".join(letter if letter == "\t" or letter.isprintable() else "\ufffd" for letter in line)
+        for line in re.split(r"\r\n|\r|\n", text)
+    ]
 
 
 def _fenced(lines: list[str]) -> str:

@@ -94,6 +94,7 @@ class Suites:
         with self._judging(submission, until) as judge:
             if checked:
                 judge.check_sources(sorted({task.row.part for task in tasks}))
+            judge.try_examples(sorted({task.row.problem for task in tasks}))
             for i, task in enumerate(tasks):
                 last = i == len(tasks) - 1
                 ended = last and not settings.leaderboard_cpu_seconds

@@ -7,7 +7,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from autograder.sandbox import accelerator
+from autograder.sandbox import accelerator, codec
 from autograder.sandbox.package import Package
 from tests.allowed import check_part
 
@@ -72,12 +72,30 @@ def _imitate(part: str, source: str, request: bytes, device: str, lib: object) -
     return pickle.loads(request)(package)
 
 
-def stating(part: str, statements: Sequence[str]) -> "partial[None]":
-    """Return the probe that runs statements among the names of a student's module."""
-    return partial(_state, part, statements)
+Shown = tuple[str, ...]  # the statements of an example
 
 
-def _state(part: str, statements: Sequence[str], lib: Any) -> None:
-    names = dict(vars(getattr(lib, part)))
-    for statement in statements:
-        exec(compile(statement, "<example>", "exec", dont_inherit=True), names)
+def stating(shown: "Mapping[str, Shown]") -> "partial[dict[str, tuple[str, str]]]":
+    """Return the probe that runs statements, by problem, among the names of a student's module.
+
+    It answers with the type and the message of each exception: by part where its import raised, by problem else.
+    """
+    return partial(_state, shown)
+
+
+def _state(shown: "Mapping[str, Shown]", lib: Any) -> dict[str, tuple[str, str]]:
+    raised: dict[str, tuple[str, str]] = {}
+    for problem, statements in shown.items():
+        part = problem.split(".")[0]
+        if part in raised:
+            continue
+        what = part
+        try:
+            names = dict(vars(getattr(lib, part)))
+            what = problem
+            for statement in statements:
+                exec(compile(statement, "<example>", "exec", dont_inherit=True), names)
+        except BaseException as error:
+            told = codec.loads(b"".join(bytes(piece) for piece in codec.encode_error(error, 0)))
+            raised[what] = told.type_names[0], told.message
+    return raised

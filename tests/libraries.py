@@ -72,7 +72,8 @@ ONLY["types"] -= _names("FunctionType MethodType ModuleType")
 
 # Of the modules above, not these: they run or find what the source does not name.
 NOT = _names(
-    "builtins.exec builtins.eval builtins.compile builtins.globals typing.get_type_hints typing_extensions.get_type_hints "
+    "builtins.exec builtins.eval builtins.compile builtins.globals functools.singledispatch functools.singledispatchmethod "
+    "typing.get_type_hints typing_extensions.get_type_hints "
     "typing.ForwardRef typing_extensions.ForwardRef typing_extensions.evaluate_forward_ref "
     "string.Formatter torch.compiler.wrap_numpy numpy.lib.format.read_array"
 )

@@ -40,12 +40,12 @@ def test_no_text_makes_another_tag_than_paragraphs_and_code_and_all_of_it_is_sho
 
 def spans(text: str) -> bool:
     """Tell whether the text has code between backticks, whose backticks go."""
-    return any(re.search(r"`[^`]+`", line) and not line.startswith("    ") for line in text.splitlines())
+    return any(re.search(r"`[^`]+`", line) and not line.startswith("    ") for line in re.split(r"\r\n|\r|\n", text))
 
 
 def squeezed(text: str) -> list[str]:
-    """Return the letters of a text: how white space is shown is the renderer's business."""
-    return [letter for letter in text if not letter.isspace() and letter not in "`\0\ufffd"]
+    """Return the letters of a text: how white space is shown is the renderer's business, and what cannot be seen is a mark."""
+    return [letter for letter in text if letter.isprintable() and not letter.isspace() and letter not in "`\0\ufffd"]
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
@@ -61,6 +61,13 @@ def test_a_line_of_code_ends_no_block_of_code(line):
     page = rendered(f"told\n    {line}\n    x\nand", RENDERERS[0])
     (block,) = re.findall(r"<pre><code[^>]*>(.*?)</code></pre>", page, re.DOTALL)
     assert html.unescape(block) == f"{line}\nx\n"
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\u202e"])
+def test_no_line_of_code_ends_where_only_some_would_end_it(end):
+    page = rendered(f"told\n    x = 1{end}All hidden tests passed.\nand", RENDERERS[0])
+    (block,) = re.findall(r"<pre><code[^>]*>(.*?)</code></pre>", page, re.DOTALL)
+    assert block == "x = 1\ufffdAll hidden tests passed.\n" and page.count("<p>") == 2
 
 
 def test_ordinary_sentences_stay_as_they_are():
