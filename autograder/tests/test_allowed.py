@@ -456,6 +456,7 @@ GUILTY = {
     "annotation read back": ("strides", "import torch\ndef f(x: torch.empty): pass\ndef view_strides(s):\n    return f.__annotations__['x'](s)", {}, {(".__annotations__", "view_strides"), ("torch.empty", "view_strides")}),
     "annotation of a field": ("optimizers", "import torch, dataclasses\n@dataclasses.dataclass\nclass K:\n    x: torch.optim.AdamW\nclass AdamW(dataclasses.fields(K)[0].type): pass", {}, {("torch.optim.AdamW", "AdamW")}),
     "assignment in an annotation": ("optimizers", "import torch\ndef f(x: (A := 1)): pass\nclass AdamW: pass", {}, {("assignment in an annotation", "the part")}),
+    "a dispatcher's annotations": ("optimizers", "import functools\n@functools.singledispatch\ndef AdamW(x): return x", {}, {("functools.singledispatch", "AdamW")}),
     "type hints": ("optimizers", "import typing\ndef f(x: 'torch.optim.AdamW'): pass\nclass AdamW(typing.get_type_hints(f)['x']): pass", {}, {("typing.get_type_hints", "AdamW")}),
     "inspect": ("data", "import inspect\ndef get_batch():\n    inspect.stack()", {}, {("inspect.stack", "get_batch")}),
     "pickle": ("optimizers", "import pickle\nclass AdamW(pickle.loads(b'')): pass", {}, {("pickle.loads", "AdamW")}),
