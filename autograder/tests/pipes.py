@@ -19,7 +19,7 @@ _FOLDER = Path(tempfile.gettempdir())
 class _Zygote:
     """Stands in for the sandbox: a child that has closed its pipe has ended by itself."""
 
-    def end(self, pid: int, dying: bool = False, last: bool = False) -> dict[str, Any]:
+    def end(self, pid: int, dying: bool = False, last: bool = False, gpu: bool = False) -> dict[str, Any]:
         return {"ended": pid, "signal": None, "exit": 0}
 
 
