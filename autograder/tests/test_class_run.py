@@ -159,7 +159,8 @@ def test_a_second_run_on_one_folder_is_refused_and_names_the_first(place, tree):
         assert code == 2 and out == "" and len(err.splitlines()) == 1
         assert f"in use by process {first.process.pid} on " in err
         first.signal(signal.SIGTERM)
-        assert first.end()[0] == 143
+        code, _, err = first.end()
+        assert code == 143, err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")
