@@ -388,11 +388,11 @@ def warm_up() -> None:
     if not syscalls.SUPPORTED:
         raise CannotGrade("grading needs Linux on x86_64 or aarch64: the sandbox is made of its kernel's parts")
     _check_interpreter()
+    # An exception in the middle of PyTorch's import is swallowed there, and leaves half of it; in its start it aborts the process; and one
+    # between the making of a sandbox's folder and the `try` that removes it leaves it behind. Signals wait until that is over.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     from autograder.sandbox.warm import warm
 
-    # An exception in the middle of PyTorch's own start aborts the process, and one between the making of a sandbox's folder and
-    # the `try` that removes it leaves it behind: signals wait until that is over.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     warm()
 
 
