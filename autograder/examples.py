@@ -6,25 +6,17 @@ message on what every student has in front of them. Asked afterwards, the studen
 """
 
 import doctest
-import importlib
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Mapping
 
-from autograder.probing import Shown, stating
+from autograder.probing import stating
 from autograder.sandbox.client import Probe
 
 
-def examples(problems: Iterable[str]) -> Probe:
-    """Return the probe that runs these problems' examples, and answers with what raised: imports by part, examples by problem."""
-    return stating({problem: _statements(problem) for problem in problems})
+def examples(docstrings: Mapping[str, str]) -> Probe:
+    """Return the probe that runs the examples in these docstrings, by problem, and answers with what raised: see `stating`."""
+    return stating({problem: _statements(docstring) for problem, docstring in docstrings.items()})
 
 
-@cache
-def _statements(problem: str) -> Shown:
-    part, name = problem.split(".")
-    described = getattr(
-        importlib.import_module(f"reference.{part}"), name, None
-    )  # the row of all parts has no function
-    docstring = (described and described.__doc__) or ""
+def _statements(docstring: str) -> tuple[str, ...]:
     shown = doctest.DocTestParser().get_examples(docstring)
     return tuple(statement.source for statement in shown if statement.exc_msg is None)

@@ -130,7 +130,7 @@ class Judge:
     def _inspect(self, parts: Sequence[str], sources: dict[str, bytes]) -> Outcome:
         child = self._sandbox.child(None)
         child.send(inspecting(parts, sources))
-        outcome = child.reply(IMPORT_DEADLINE)
+        outcome = child.reply(self._in_time(IMPORT_DEADLINE))
         child.close()
         return outcome
 
@@ -215,13 +215,10 @@ class Judge:
         """Return what is behind the rows that were lost in a problem whose last row was judged, by their functions."""
         lost, self._lost = self._lost, []
         try:
-            return self._diagnose(problem, lost)
+            return self._diagnosis.of(problem, lost, frozenset(self._passed)) if lost else {}
         except Drifted as error:  # the reference was changed since: that costs an explanation, and nobody's points
             print(f"nothing is diagnosed in {problem}: {error}", file=sys.stderr)
             return {}
-
-    def _diagnose(self, problem: str, lost: Sequence[Case]) -> Mapping[str, Misconception]:
-        return self._diagnosis.of(problem, lost, frozenset(self._passed)) if lost else {}
 
     def _ask(
         self, problem: str, probe: Probe, tolerance: Tolerance, with_reference: bool
@@ -255,10 +252,16 @@ class Judge:
         raise Lost(feedback, compared=True)
 
     def try_examples(self, problems: Sequence[str]) -> None:
-        """Run the public examples of these problems. Must come before the first hidden question: see examples.py."""
+        """Run the public examples of these problems, before the first hidden question: see examples.py."""
+        if self._row is not None:
+            raise SuiteBroken(
+                "public examples are run after hidden tests, so student code could pass on what it has seen"
+            )
         child = self._sandbox.child(None)
-        child.send(examples(problem for problem in problems if self.closed(problem) is None))
-        outcome = child.reply(_EXAMPLES)
+        child.send(
+            examples({problem: self._docstring(problem) for problem in problems if self.closed(problem) is None})
+        )
+        outcome = child.reply(self._in_time(_EXAMPLES))
         child.close()
         if isinstance(outcome, Reply) and type(outcome.value) is dict:
             self._public = {
@@ -266,6 +269,17 @@ class Judge:
                 for what, raised in outcome.value.items()
                 if type(raised) is tuple and [type(text) for text in raised] == [str, str]
             }
+
+    def _docstring(self, problem: str) -> str:
+        return getattr(self._solution(problem), "__doc__", None) or ""
+
+    def _solution(self, problem: str) -> Any:
+        """Return the reference's function or class for a problem; None for the one that runs all parts together."""
+        part, name = problem.split(".")
+        try:
+            return getattr(getattr(self._reference, part), name, None)
+        except Exception as error:
+            raise SuiteBroken(f"reference/{part}.py does not import") from error
 
     def _run_reference(self, probe: Probe, request: bytes) -> Expected:
         torch.default_generator.manual_seed(0)
@@ -282,7 +296,7 @@ class Judge:
         assert self._child is not None and self._row is not None
         part, name = problem.split(".")
         on_gpu = self._row.device == "cuda"
-        deadline = GPU_IMPORT_DEADLINE if on_gpu else IMPORT_DEADLINE
+        deadline = self._in_time(GPU_IMPORT_DEADLINE if on_gpu else IMPORT_DEADLINE)
         if self._defined is None:
             imported = self._child.reply(deadline)
             if isinstance(imported, Died) and imported.signal == signal.SIGKILL:
@@ -300,7 +314,7 @@ class Judge:
             # The child can put anything in the place of a list of names.
             names = imported.value if type(imported.value) is list else []
             self._defined = [name for name in names if type(name) is str]
-        if name not in self._defined and hasattr(getattr(self._reference, part), name):
+        if name not in self._defined and self._solution(problem) is not None:
             feedback = self._reader.missing_name(problem)
             self._closed[problem] = feedback
             raise Lost(feedback)

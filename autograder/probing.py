@@ -72,10 +72,7 @@ def _imitate(part: str, source: str, request: bytes, device: str, lib: object) -
     return pickle.loads(request)(package)
 
 
-Shown = tuple[str, ...]  # the statements of an example
-
-
-def stating(shown: "Mapping[str, Shown]") -> "partial[dict[str, tuple[str, str]]]":
+def stating(shown: Mapping[str, Sequence[str]]) -> "partial[dict[str, tuple[str, str]]]":
     """Return the probe that runs statements, by problem, among the names of a student's module.
 
     It answers with the type and the message of each exception: by part where its import raised, by problem else.
@@ -83,7 +80,7 @@ def stating(shown: "Mapping[str, Shown]") -> "partial[dict[str, tuple[str, str]]
     return partial(_state, shown)
 
 
-def _state(shown: "Mapping[str, Shown]", lib: Any) -> dict[str, tuple[str, str]]:
+def _state(shown: Mapping[str, Sequence[str]], lib: Any) -> dict[str, tuple[str, str]]:
     raised: dict[str, tuple[str, str]] = {}
     for problem, statements in shown.items():
         part = problem.split(".")[0]
