@@ -51,7 +51,7 @@ class _Task:
     """A row to be, with its cases."""
 
     row: Row
-    cases: tuple[pytest.Item, ...]
+    cases: tuple[pytest.Function, ...]
 
 
 @dataclass
@@ -162,7 +162,7 @@ class Suites:
             return replace(task.row, outcome="passed", output="")
         return replace(task.row, outcome="failed", output=feedback.student, staff=feedback.staff, cause=feedback.cause)
 
-    def _run(self, case: pytest.Item) -> BaseException | None:
+    def _run(self, case: pytest.Function) -> BaseException | None:
         """Run one case and return what it raised."""
         self.raised = None
         self.judge.open_case(case.nodeid)
@@ -266,10 +266,11 @@ class _Plugin:
         """Grade, in the place where pytest would run each test once."""
         if session.testsfailed:
             raise session.Interrupted("collection failed")
-        for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
+        cases = [item for item in session.items if isinstance(item, pytest.Function)]  # a suite holds nothing else
+        for module in {case.module for case in cases}:
             cloudpickle.register_pickle_by_value(module)  # children cannot import a suite
         try:
-            tasks, elsewhere = plan(session.items, self._assignment, self._device)
+            tasks, elsewhere = plan(cases, self._assignment, self._device)
             self._suites = Suites(tasks, elsewhere, self._assignment, self._sandbox)
             self._job(self._suites)
         except BaseException as error:  # pytest would turn it into an exit code
@@ -318,7 +319,7 @@ class _Plugin:
 
 
 def plan(
-    items: Sequence[pytest.Item], assignment: Assignment, device: str
+    items: Sequence[pytest.Function], assignment: Assignment, device: str
 ) -> tuple[tuple[_Task, ...], tuple[Row, ...]]:
     """Return a task a test function, in the order of the handout; and apart the rows of the bonus, which needs a GPU.
 
@@ -329,16 +330,16 @@ def plan(
     """
     problems = {problem.number: problem for part in assignment.graded_parts for problem in part.problems}
     tasks = []
-    for test, group in groupby(items, key=lambda item: f"{item.path.name}::{item.originalname}"):  # type: ignore[attr-defined]
+    for test, group in groupby(items, key=lambda item: f"{item.path.name}::{item.originalname}"):
         cases = tuple(group)
-        function = cases[0].function  # type: ignore[attr-defined]
+        function = cases[0].function
         problem = problems.get(getattr(function, "__number__", ""))
         weight = getattr(function, "__weight__", 0)
         sentence = (function.__doc__ or "").strip().split("\n")[0]
         if problem is None or weight <= 0 or not sentence:
             raise SuiteBroken(f"{test} needs the @number of a graded problem, a @weight above 0 and a docstring")
         row = Row(problem.number, problem.id, test, sentence, weight)
-        if "device" in cases[0].fixturenames:  # type: ignore[attr-defined]
+        if "device" in cases[0].fixturenames:
             row = replace(row, device=device)
         tasks.append(_Task(row, cases))
     if len({task.row.test for task in tasks}) != len(tasks):

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.library import Library, fallthrough_kernel
 from torch.utils import backend_registration
 from torch.utils._device import _device_constructors
 from torch.utils._mode_utils import no_dispatch
@@ -102,7 +103,7 @@ class SimTensor(Tensor):
     """A tensor on the device, and the CPU tensor behind it."""
 
     _behind: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls: "type[SimTensor]", behind: Tensor) -> "SimTensor":
@@ -120,7 +121,7 @@ class SimTensor(Tensor):
         return shell
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's annotation leaves out the class and the operator
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operator that has one of these among its arguments."""
@@ -168,9 +169,19 @@ class SimTensor(Tensor):
         """Refuse."""
         raise RuntimeError(PINNED)
 
-    def new_tensor(self, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:  # type: ignore[override]
+    def new_tensor(
+        self,
+        data: Any,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+    ) -> Tensor:
         """Make a tensor of this one's kind."""
-        return torch.tensor(data, **{"dtype": self.dtype, "device": device or self.device, **kwargs})
+        place = self.device if device is None else device
+        return torch.tensor(
+            data, dtype=dtype or self.dtype, device=place, requires_grad=requires_grad, pin_memory=pin_memory
+        )
 
     def numpy(self, *, force: bool = False) -> Any:
         """Refuse, unless the copy is asked for."""
@@ -186,7 +197,7 @@ class SimTensor(Tensor):
         ACTIVITY.copy_to_host()
         return self._behind.tolist()
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # PyTorch's is not annotated
         ACTIVITY.copy_to_host()
         return f"{repr(self._behind)[:-1]}, device='{NAME}:0')"
 
@@ -363,18 +374,22 @@ def register() -> None:
     backend_registration._setup_privateuseone_for_python_backend(NAME, _device_module())
     # A tensor's own operators come through its class. What makes a tensor of none does so by one of these in the end. (A fallback for
     # all operators would do as well, and takes 30 ms to register.)
-    library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    library = Library("aten", "IMPL", "PrivateUse1")
     for name in ("empty.memory_format", "empty_strided", "tril_indices", "triu_indices"):
         packet, _, overload = name.partition(".")
         library.impl(name, partial(_make, getattr(getattr(torch.ops.aten, packet), overload or "default")))
     _libraries.append(library)
     _meet_first_tensor()
-    torch.accelerator.synchronize = ACTIVITY.synchronize
-    torch.accelerator.current_stream = _stream  # type: ignore[assignment]
     torch.serialization.register_package(0, _tag, _restored)
-    torch._utils._rebuild_tensor = _rebuilding(torch._utils._rebuild_tensor)
-    torch.Tensor.pin_memory = _pin  # type: ignore[assignment, method-assign]
-    torch.Tensor.is_pinned = _is_pinned  # type: ignore[assignment, method-assign]
+    replacements: tuple[tuple[Any, str, Any], ...] = (
+        (torch.accelerator, "synchronize", ACTIVITY.synchronize),
+        (torch.accelerator, "current_stream", _stream),
+        (torch._utils, "_rebuild_tensor", _rebuilding(torch._utils._rebuild_tensor)),
+        (torch.Tensor, "pin_memory", _pin),
+        (torch.Tensor, "is_pinned", _is_pinned),
+    )
+    for owner, name, replacement in replacements:
+        setattr(owner, name, replacement)
     for name in ("tensor", "as_tensor", "asarray"):
         setattr(torch, name, _moving(getattr(torch, name)))
     for name in ("empty", "zeros", "ones", "empty_like", "zeros_like", "tensor"):
@@ -392,7 +407,7 @@ def _meet_first_tensor() -> None:
     if name in sys.modules:
         return
     stand_in = ModuleType(name)
-    stand_in.DTensor = type("DTensor", (), {})  # type: ignore[attr-defined]
+    vars(stand_in)["DTensor"] = type("DTensor", (), {})
     sys.modules[name] = stand_in
     try:
         torch.empty(0, device=NAME).zero_()
@@ -400,24 +415,16 @@ def _meet_first_tensor() -> None:
         del sys.modules[name]
 
 
-_libraries: list[torch.library.Library] = []  # one that is forgotten takes its kernels with it
+_libraries: list[Library] = []  # one that is forgotten takes its kernels with it
 
 
 def _device_module() -> ModuleType:
     """Return what becomes `torch.sim`."""
     module = ModuleType(f"torch.{NAME}")
-    for function in (
-        *(_is_in_bad_fork, is_available, is_initialized, current_device, device_count, manual_seed_all),
-        get_amp_supported_dtype,
-    ):
-        setattr(module, function.__name__, function)
-    module.synchronize = ACTIVITY.synchronize  # type: ignore[attr-defined]
-    module.current_stream = _stream  # type: ignore[attr-defined]
+    functions = (is_available, is_initialized, current_device, device_count, manual_seed_all, get_amp_supported_dtype)
+    vars(module).update({function.__name__: function for function in functions})
+    vars(module).update(_is_in_bad_fork=lambda: False, synchronize=ACTIVITY.synchronize, current_stream=_stream)
     return module
-
-
-def _is_in_bad_fork() -> bool:
-    return False
 
 
 def is_available() -> bool:
@@ -447,9 +454,9 @@ def manual_seed_all(seed: int) -> None:
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Return what torch.autocast may compute in; it asks before the first use, which is when kernels are made."""
     if len(_libraries) == 1:
-        rest = torch.library.Library("_", "IMPL")
-        rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-        library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+        rest = Library("_", "IMPL")
+        rest.fallback(fallthrough_kernel, "AutocastPrivateUse1")
+        library = Library("aten", "IMPL", "AutocastPrivateUse1")
         for name in _LOWERED:
             library.impl(name, partial(_cast, getattr(torch.ops.aten, name), None))
         for name in _RAISED:
@@ -467,7 +474,7 @@ def _cast(operator: Any, dtype: torch.dtype | None, *args: Any, **kwargs: Any) -
             return value.to(dtype or lower)
         return [cast(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-    key = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
+    key = torch._C._dispatch_key_parse("AutocastPrivateUse1")
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
         return operator(*map(cast, args), **{key: cast(value) for key, value in kwargs.items()})
 
@@ -513,7 +520,8 @@ def _pin(tensor: Tensor, device: object = None) -> Tensor:
     if _is_pinned(tensor):
         return tensor
     pinned = tensor.clone()
-    pinned.untyped_storage()._pinned = True  # type: ignore[attr-defined]
+    memory: Any = pinned.untyped_storage()
+    memory._pinned = True
     return pinned
 
 
