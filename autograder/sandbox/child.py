@@ -48,6 +48,7 @@ class Cell:
     footprint: limits.Footprint
     zygote: int  # pid
     gpu: bool = False  # it may open the GPUs that the grader may
+    visible_gpus: str | None = None  # the grader's CUDA_VISIBLE_DEVICES
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,45 @@ class Pipes:
     output: int
 
 
+def prepare() -> None:
+    """Do in the zygote, once, what needs no secrets and no privileges given up: a child's first use of a page copies it."""
+    for number in range(1, signal.NSIG):
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file grown too large is an OSError in the student's code
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Ctrl-C reaches the whole group: the grader decides what to do.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGINT, signal.SIGTERM])
+    os.umask(0o077)
+    with suppress(OSError):  # the last capability's number depends on the kernel
+        for capability in range(64):
+            syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
+    os.environ.clear()
+    os.environ.update(
+        PATH="/usr/bin:/bin",
+        LANG="C.UTF-8",
+        USER="student",
+        PYTHONDONTWRITEBYTECODE="1",
+        OMP_NUM_THREADS="1",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    syscalls.libc.mallopt(_M_PERTURB, _GARBAGE)
+    sys.dont_write_bytecode = True
+    sys.argv[:] = ["student"]
+    sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != _PROJECT]
+    sys.modules["autograder"].__path__ = []  # what is loaded can be used, nothing more of it can be imported
+    gc.set_threshold(10_000)  # collections that copy the zygote's pages are rare
+    _settle()
+
+
 def run(cell: Cell, pipes: Pipes) -> NoReturn:
     """Lock this process down and serve; never returns."""
     stage = "start"
     try:
         _keep_only(pipes, cell.rules)
         stage = "signals"
-        _reset_signals()
+        _take_signals()
         stage = "limits"
         if cell.gpu:
             limits.apply(cell.footprint, cell.uid is not None, limits.GPU_LIMITS)
@@ -119,30 +152,21 @@ def _keep_only(pipes: Pipes, rules: int | None) -> None:
     syscalls.close_from(_RULES + (spare is not None))
 
 
-def _reset_signals() -> None:
-    for number in range(1, signal.NSIG):
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file grown too large is an OSError in the student's code
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def _take_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.setsid()  # away from the terminal: no TIOCSTI, no Ctrl-C of its own
-    os.umask(0o077)
 
 
 def _prefer_for_oom() -> None:
     """Be the first that the kernel ends when memory runs out, before the grader."""
     with suppress(OSError):
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else /proc/self belongs to root
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
-            score.write("1000")
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(score, b"1000")
+        os.close(score)
 
 
 def _become(uid: int) -> None:
-    with suppress(OSError):  # the last capability's number depends on the kernel
-        for capability in range(64):
-            syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -152,29 +176,15 @@ def _become(uid: int) -> None:
 
 def _move_in(cell: Cell) -> None:
     os.chdir(cell.folder)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if cell.gpu else ""
-    os.environ.clear()
-    os.environ.update(
-        PATH="/usr/bin:/bin",
-        HOME=str(cell.folder),
-        TMPDIR=str(cell.folder),
-        LANG="C.UTF-8",
-        USER="student",
-        PYTHONDONTWRITEBYTECODE="1",
-        OMP_NUM_THREADS="1",
-    )
-    if visible is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    os.environ["HOME"] = os.environ["TMPDIR"] = str(cell.folder)
     if cell.gpu:
+        if cell.visible_gpus is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = cell.visible_gpus
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # whatever PyTorch is told: products in float32 are to be that
-    syscalls.libc.mallopt(_M_PERTURB, _GARBAGE)
     tempfile.tempdir = None
-    sys.dont_write_bytecode = True
-    sys.argv[:] = ["student"]
-    sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != _PROJECT]
-    sys.modules["autograder"].__path__ = []  # what is loaded can be used, nothing more of it can be imported
     sys.meta_path.insert(0, Finder(cell.submission, cell.codes))
-    gc.set_threshold(10_000)  # collections that copy the zygote's pages are rare
 
 
 def _serve(cell: Cell) -> NoReturn:
@@ -182,7 +192,12 @@ def _serve(cell: Cell) -> NoReturn:
     while True:
         ticket, length = REQUEST.unpack(_read(REQUEST.size))
         request = _read(length)
-        _settle(cell.folder)
+        with suppress(OSError):
+            os.chdir(cell.folder)
+        _settle()
+        soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        if soft < hard - 2:
+            resource.setrlimit(resource.RLIMIT_CPU, (hard - 2, hard))
         try:
             parts = codec.encode(pickle.loads(request)(package), ticket)
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the student's too
@@ -193,10 +208,8 @@ def _serve(cell: Cell) -> NoReturn:
         _write(b"".join(parts))
 
 
-def _settle(folder: Path) -> None:
+def _settle() -> None:
     """Set what importing the student's module may have changed to where the reference finds it."""
-    with suppress(OSError):
-        os.chdir(folder)
     torch.set_default_dtype(torch.float32)
     if torch.get_default_device().type != "cpu":
         torch.set_default_device("cpu")
@@ -204,9 +217,6 @@ def _settle(folder: Path) -> None:
     torch.default_generator.manual_seed(0)  # torch.manual_seed formats the stack for each kind of accelerator: 2 ms
     random.seed(0)
     np.random.seed(0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    if soft < hard - 2:
-        resource.setrlimit(resource.RLIMIT_CPU, (hard - 2, hard))
 
 
 def _read(size: int) -> bytes:

@@ -71,14 +71,14 @@ class Zygote:
         self._slots: list[_Slot] = []
         self._live: dict[int, tuple[_Slot, int | None]] = {}
         self._filter = seccomp.Filter() if features.seccomp else None
+        self._visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def main(self) -> NoReturn:
         """Serve until the grader closes its end, or dies: then end the children and remove every file."""
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the grader decides what to do
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._footprint = limits.Footprint.of_this_process()
+        child.prepare()
         gc.freeze()
         try:
             while message := self._control.recv(65536):
@@ -130,9 +130,18 @@ class Zygote:
         output_read, output_write = os.pipe()
         codes = self._codes if serve_codes else {}
         cell = child.Cell(
-            slot.folder, self._submission, codes, uid, slot.rules, self._filter, self._footprint, os.getpid(), gpu
+            slot.folder,
+            self._submission,
+            codes,
+            uid,
+            slot.rules,
+            self._filter,
+            self._footprint,
+            os.getpid(),
+            gpu,
+            self._visible_gpus,
         )
-        pid = os.fork()
+        pid = syscalls.fork()
         if pid == 0:
             child.run(cell, child.Pipes(request_read, reply_write, output_write))
         if gpu:

@@ -252,7 +252,7 @@ def test_a_child_is_locked_down_in_an_order_that_holds(monkeypatch):
     names = {1: "death signal", 4: "not dumpable", 24: "capability", 38: "no new privileges"}
     monkeypatch.setattr(syscalls, "prctl", lambda option, *_: calls.append(names[option]))
     for module, name in [
-        (childs, "_keep_only"), (childs, "_reset_signals"), (limits, "apply"), (childs, "_prefer_for_oom"), (childs, "_become"),
+        (childs, "_keep_only"), (childs, "_take_signals"), (limits, "apply"), (childs, "_prefer_for_oom"), (childs, "_become"),
         (childs, "_move_in"), (landlock, "restrict_self"), (childs, "_write"), (childs, "_serve"), (os, "close"),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, recorded(name))
@@ -263,7 +263,7 @@ def test_a_child_is_locked_down_in_an_order_that_holds(monkeypatch):
     cell = childs.Cell(Path("/"), Path("/"), {}, 40_000, 9, filter_, limits.Footprint(0, 0), zygote=7)
     childs.run(cell, childs.Pipes(0, 0, 0))
     assert calls == [  # type: ignore[unreachable]
-        "_keep_only", "_reset_signals", "apply", "_prefer_for_oom", "_become", "no new privileges", "death signal",
+        "_keep_only", "_take_signals", "apply", "_prefer_for_oom", "_become", "no new privileges", "death signal",
         "not dumpable", "_move_in", "restrict_self", "close", "seccomp", "_write", "_serve", "_exit",
     ]  # fmt: skip
 
