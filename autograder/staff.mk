@@ -19,7 +19,7 @@ grade:
 class:
 	@test -n "$$EXPORT" && test -n "$$OUT" || { echo 'say what and where to: make class EXPORT=<zip or folder> OUT=<folder>' >&2; exit 2; }
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder class --out="$$OUT" $${WORKERS:+--workers="$$WORKERS"} $${ANONYMOUS:+--anonymous} \
+	@$(VENV) -m autograder class --out="$$OUT" $${WORKERS:+--workers="$$WORKERS"} $$([ "$${ANONYMOUS:-0}" = 0 ] || echo --anonymous) \
 	    $${DEVICE:+--device="$$DEVICE"} $${CLUSTER:+--cluster="$$CLUSTER"} $${PARTITION:+--partition="$$PARTITION"} $${JOBS:+--jobs="$$JOBS"} \
 	    $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$EXPORT"
 
@@ -27,7 +27,7 @@ class:
 merge:
 	@test -n "$$CPU" && test -n "$$CUDA" && test -n "$$OUT" || { echo 'say which: make merge CPU=<folder> CUDA=<folder> OUT=<folder>' >&2; exit 2; }
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder merge --out="$$OUT" $${ANONYMOUS:+--anonymous} -- "$$CPU" "$$CUDA"
+	@$(VENV) -m autograder merge --out="$$OUT" $$([ "$${ANONYMOUS:-0}" = 0 ] || echo --anonymous) -- "$$CPU" "$$CUDA"
 
 #:   make regrade BEFORE=class AFTER=class2    compare two runs: whose score changed, by how much, and by which row
 regrade:

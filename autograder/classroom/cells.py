@@ -7,6 +7,7 @@ needs a new one. So a process is set aside first, warm and ignorant, from which 
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
 from contextlib import suppress
@@ -28,6 +29,7 @@ class Cells:
             ahead: children that each zygote keeps ready.
         """
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sys.stdout.flush()  # else each process forked from it would print what is buffered here
         self._pid = os.fork()
         if self._pid == 0:
             try:

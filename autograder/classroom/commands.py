@@ -93,6 +93,8 @@ def _class(options: argparse.Namespace) -> int:
     try:
         if options.partition and options.cluster != "slurm":
             raise CannotGrade("a partition is one of a Slurm cluster: say CLUSTER=slurm too")
+        if options.jobs and not options.cluster:
+            raise CannotGrade("jobs are those of a cluster: say CLUSTER=slurm or CLUSTER=local too")
         if options.device == "cuda" and not options.cluster and not any(Path("/dev").glob("nvidia[0-9]*")):
             raise CannotGrade("there is no GPU of NVIDIA's here")
         files = Files(options.export)

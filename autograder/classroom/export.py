@@ -184,12 +184,12 @@ def read_export(files: Files) -> Export:
         handed_in.append(HandedIn(id, students, created_at, id in files.ids))
     if not handed_in:
         raise BadExport(f"{_METADATA} in {files.path} names no submission")
-    seen: dict[Student, str] = {}
+    seen: dict[str, str] = {}  # by id and by email: a name may be spelled in two ways
     for submission in handed_in:
-        for student in submission.students:
-            if student in seen and (student.sid or student.email):
-                warnings.append(f"{submission.id} and {seen[student]} are of the same student")
-            seen[student] = submission.id
+        own = {name for student in submission.students for name in (student.sid, student.email) if name}
+        for other in sorted({seen[name] for name in own if name in seen}):
+            warnings.append(f"{submission.id} and {other} are of the same student")
+        seen |= dict.fromkeys(own, submission.id)
     return Export(tuple(sorted(handed_in, key=lambda submission: _order(submission.id))), tuple(warnings))
 
 

@@ -122,10 +122,12 @@ class Pool:
         except SandboxBroken as error:
             if not self._workers:
                 raise CannotGoOn(str(error)) from None
+            print(f"{len(self._workers)} workers, for there is room for no more: {error}", file=sys.stderr)
             self._count = len(self._workers)
             return False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
+        sys.stdout.flush()  # else the worker would print it again
         before = signal.pthread_sigmask(
             signal.SIG_BLOCK, _STOPPING
         )  # no order to stop may unwind the child into our frames

@@ -28,7 +28,7 @@ from autograder.grade import Grade
 from autograder.misconceptions import Drifted, check
 from autograder.pack import grader_version
 from autograder.plugin import REFERENCE, Suites, run_suites
-from autograder.sandbox.client import IMPORT_DEADLINE, Died, Reply, Sandbox, SandboxBroken
+from autograder.sandbox.client import IMPORT_DEADLINE, Reply, Sandbox, SandboxBroken
 from autograder.scoreboard import Watch
 from autograder.settings import load_settings
 from autograder.submission import UnreadableSubmission, read_submission
@@ -177,8 +177,7 @@ def _shape(sandbox: Sandbox, sources: Any) -> list[int]:
     child = sandbox.child(None)
     child.send(shape.probe(sources))
     outcome = child.reply(IMPORT_DEADLINE)
-    if not isinstance(outcome, Died):
-        child.close(last=True)
+    child.close(last=True)
     if isinstance(outcome, Reply) and type(outcome.value) is list:
         return [number for number in outcome.value if type(number) is int]
     return []

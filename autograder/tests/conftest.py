@@ -1,11 +1,14 @@
 """Fixtures of the package's own tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from autograder.tests import written
+from autograder.tests.classes import small_tree
 from autograder.tests.grading import Grader
+from autograder.tests.running import open_folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,3 +43,23 @@ def grader() -> Iterator[Grader]:
     grader = Grader()
     yield grader
     grader.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder of the test's own that is not closed to other users."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Path]:
+    """One for all tests of a module."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def tree(shared: Path) -> Path:
+    """The grader with one part."""
+    return small_tree(shared)

@@ -9,24 +9,11 @@ from pathlib import Path
 import pytest
 
 from autograder.tests import slurm, traces
-from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results, small_tree
-from autograder.tests.running import open_folder, run, started
+from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results
+from autograder.tests.running import run, started
 
 CLASS = {"submission_1": GOOD, "submission_2": SLOW, "submission_3": WRONG, "submission_4": {"hw.zip": b"cut"}}
 SCORES = {"submission_1": "13", "submission_2": "12", "submission_3": "12", "submission_4": ""}
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """A folder that is not closed to other users."""
-    with open_folder() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def tree(place) -> Path:
-    """The grader with one part."""
-    return small_tree(place)
 
 
 def scores(out: Path) -> dict[str, str]:
@@ -34,7 +21,7 @@ def scores(out: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def cluster(place) -> Iterator[dict[str, str]]:
+def cluster(shared) -> Iterator[dict[str, str]]:
     """A running Slurm."""
     if os.geteuid() != 0 or slurm.missing():
         if os.environ.get("CI"):  # there it is installed, so that nobody takes a skipped test for one that passed
@@ -42,13 +29,13 @@ def cluster(place) -> Iterator[dict[str, str]]:
         pytest.skip(
             f"needs root and Slurm: {', '.join(slurm.missing())} (apt-get install slurmctld slurmd slurm-client munge)"
         )
-    with slurm.cluster(place / "slurm") as environment:
+    with slurm.cluster(shared / "slurm") as environment:
         yield environment
 
 
-def test_a_slurm_array_of_which_a_job_is_killed_yields_every_grade(place, tree, cluster):
-    out = place / "slurm-out"
-    arguments = ["class", export(place / "class", CLASS), "--out", out, "--cluster", "slurm", "--partition", "class"]
+def test_a_slurm_array_of_which_a_job_is_killed_yields_every_grade(shared, tree, cluster):
+    out = shared / "slurm-out"
+    arguments = ["class", export(shared / "class", CLASS), "--out", out, "--cluster", "slurm", "--partition", "class"]
     with started(*arguments, "--jobs", 2, "--workers", 1, tree=tree, **cluster) as command:
         assert traces.eventually(lambda: (out / "jobs" / "running.json").exists(), 60)
         kind, first, second = json.loads((out / "jobs" / "running.json").read_text())
@@ -73,11 +60,11 @@ def queued(cluster: dict[str, str], state: str = "all") -> list[str]:
     return subprocess.run(command, env={**os.environ, **cluster}, capture_output=True, text=True).stdout.split()
 
 
-def test_a_run_that_is_killed_leaves_jobs_that_the_next_one_ends(place, tree, cluster):
-    out = place / "again-out"
+def test_a_run_that_is_killed_leaves_jobs_that_the_next_one_ends(shared, tree, cluster):
+    out = shared / "again-out"
     arguments = [
         "class",
-        export(place / "again", {"submission_1": WRONG}),
+        export(shared / "again", {"submission_1": WRONG}),
         "--out",
         out,
         "--cluster",
@@ -96,12 +83,12 @@ def test_a_run_that_is_killed_leaves_jobs_that_the_next_one_ends(place, tree, cl
     assert scores(out) == {"submission_1": "12"} and queued(cluster) == []
 
 
-def test_a_partition_that_there_is_not_is_refused_with_one_line(place, tree, cluster):
+def test_a_partition_that_there_is_not_is_refused_with_one_line(shared, tree, cluster):
     arguments = [
         "class",
-        export(place / "none", {"submission_1": GOOD}),
+        export(shared / "none", {"submission_1": GOOD}),
         "--out",
-        place / "none-out",
+        shared / "none-out",
         "--cluster",
         "slurm",
     ]
@@ -109,12 +96,12 @@ def test_a_partition_that_there_is_not_is_refused_with_one_line(place, tree, clu
     assert code == 2 and len(err.splitlines()) == 1 and "invalid partition" in err.lower() and out == ""
 
 
-def test_without_slurm_jobs_of_slurm_are_refused_with_one_line(place, tree):
+def test_without_slurm_jobs_of_slurm_are_refused_with_one_line(shared, tree):
     arguments = [
         "class",
-        export(place / "none2", {"submission_1": GOOD}),
+        export(shared / "none2", {"submission_1": GOOD}),
         "--out",
-        place / "none2-out",
+        shared / "none2-out",
         "--cluster",
         "slurm",
     ]
@@ -122,13 +109,13 @@ def test_without_slurm_jobs_of_slurm_are_refused_with_one_line(place, tree):
     assert code == 2 and len(err.splitlines()) == 1 and out == "", err
 
 
-def test_jobs_of_this_machine_yield_the_same_results_as_workers(place, tree):
-    folder = export(place / "local", {id: CLASS[id] for id in ("submission_1", "submission_3", "submission_4")})
+def test_jobs_of_this_machine_yield_the_same_results_as_workers(shared, tree):
+    folder = export(shared / "local", {id: CLASS[id] for id in ("submission_1", "submission_3", "submission_4")})
     for out, options in (
-        (place / "jobs-out", ["--cluster", "local", "--jobs", 2, "--workers", 1]),
-        (place / "workers-out", []),
+        (shared / "jobs-out", ["--cluster", "local", "--jobs", 2, "--workers", 1]),
+        (shared / "workers-out", []),
     ):
         code, _, err = run("class", folder, "--out", out, *options, tree=tree)
         assert code == 0, err
-    assert results(place / "jobs-out") == results(place / "workers-out")
-    assert (place / "jobs-out" / "grades.csv").read_text() == (place / "workers-out" / "grades.csv").read_text()
+    assert results(shared / "jobs-out") == results(shared / "workers-out")
+    assert (shared / "jobs-out" / "grades.csv").read_text() == (shared / "workers-out" / "grades.csv").read_text()

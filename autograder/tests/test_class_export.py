@@ -194,3 +194,10 @@ def test_submissions_are_in_the_order_of_their_numbers(tmp_path):
 def test_one_student_in_two_submissions_is_noticed(tmp_path):
     write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n{PERSON}"})
     assert any("same student" in warning for warning in read(tmp_path)[1].warnings)
+
+
+@pytest.mark.parametrize("field", ["sid", "email"])
+def test_one_student_under_two_names_is_noticed(tmp_path, field):
+    people = [f"  :submitters:\n  - :name: {name}\n    :{field}: '0071'\n" for name in ("Ann", "Ann B.")]
+    write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{people[0]}submission_2:\n{people[1]}"})
+    assert "submission_2 and submission_1 are of the same student" in read(tmp_path)[1].warnings

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autograder.tests import traces
 from autograder.tests.handed_in import ROOT, reference, replaced, write
-from autograder.tests.running import copy_of_the_tree, open_folder, run, started
+from autograder.tests.running import copy_of_the_tree, run, started
 from autograder.tests.unchecked import UncheckedGrader
 from autograder.tests.written import read
 
@@ -23,13 +22,6 @@ NOBODY = 65534
 GOOD = {f"{part}.py": reference(part) for part in ("memory", "optimizers")}
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that is not closed to other users."""
-    with open_folder() as folder:
-        yield folder
 
 
 def refused(words: str, *arguments, **options) -> None:

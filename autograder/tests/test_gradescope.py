@@ -220,13 +220,6 @@ def test_a_reader_never_finds_half_a_file(tmp_path):
 # The file, while a submission is graded
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that is not closed to other users."""
-    with open_folder() as folder:
-        yield folder
-
-
 WAIT = "import time\ntime.sleep(600)"
 SPIN = "while True: pass"
 

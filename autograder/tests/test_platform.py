@@ -144,12 +144,6 @@ def setup_with(folder: Path, pip: str, **variables: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout
 
 
-@pytest.fixture
-def place():
-    with open_folder() as folder:
-        yield folder
-
-
 def test_a_wheel_at_hand_is_taken_with_plain_pip(place):
     _, said = setup_with(place, 'case "$*" in *--no-index*torch) exit 0;; esac; exit 1', PIP_FIND_LINKS="/at/hand")
     assert "a wheel of torch is at hand" in said and "links: /at/hand\n" in said

@@ -6,7 +6,6 @@ import textwrap
 import pytest
 
 from autograder.tests.handed_in import reference, replaced, write
-from autograder.tests.running import open_folder
 from autograder.tests.unchecked import UncheckedGrader
 
 USER = 61_234
@@ -114,12 +113,6 @@ def looked(grade):
     rows = [row for row in grade["rows"] if row["problem"] in ("memory.storage_bytes", "memory.get_memory_usage")]
     assert rows
     return [(row["problem"], row["outcome"], row["staff"][-300:]) for row in rows]
-
-
-@pytest.fixture
-def place():
-    with open_folder() as folder:
-        yield folder
 
 
 def test_nothing_of_a_submission_is_there_for_the_next(grader, place):
