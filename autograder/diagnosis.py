@@ -99,6 +99,8 @@ class Diagnosis:
                         found = witness.likeness(known.name, known.source())
                         if found > least:
                             likeness[known.name][case.row] = found
+                        if found is _Likeness.EXACT and case is lost[-1] and known not in before:
+                            break  # none of those behind it can explain more
         # The sort is stable: of equals, the one that stands first in its file.
         ranked = sorted(possible, key=lambda known: (-len(likeness[known.name]), -sum(likeness[known.name].values())))
         named = {case.row: next((known for known in ranked if case.row in likeness[known.name]), None) for case in lost}
