@@ -774,8 +774,15 @@ class _Reader(ast.NodeVisitor):
                 self._mention(node, Kind.LIBRARY, "builtins.globals")
             elif name.startswith("timeit.") and not self._times_a_function(node):
                 self._mention(node, Kind.LIBRARY, "timeit of a string")
-        if any(each.arg == "allow_pickle" and getattr(each.value, "value", True) for each in node.keywords):
-            self._mention(node, Kind.LIBRARY, "allow_pickle")
+            elif name in ("torch.load", "torch.serialization.load") and (
+                len(node.args) > 2 or any(each.arg in (None, "pickle_module") for each in node.keywords)
+            ):
+                self._mention(node, Kind.LIBRARY, "weights_only=False")
+        for each in node.keywords:
+            if each.arg == "allow_pickle" and getattr(each.value, "value", True):
+                self._mention(node, Kind.LIBRARY, "allow_pickle")
+            elif each.arg == "weights_only" and not getattr(each.value, "value", False):
+                self._mention(node, Kind.LIBRARY, "weights_only=False")
 
     def _times_a_function(self, node: ast.Call) -> bool:
         given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "stmt")]

@@ -85,7 +85,7 @@ def prepare() -> None:
     )
     syscalls.libc.mallopt(_M_PERTURB, _GARBAGE)
     sys.dont_write_bytecode = True
-    sys.argv[:] = ["student"]
+    sys.argv[:] = sys.orig_argv[:] = ["student"]
     sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != _PROJECT]
     sys.modules["autograder"].__path__ = []  # what is loaded can be used, nothing more of it can be imported
     gc.set_threshold(10_000)  # collections that copy the zygote's pages are rare

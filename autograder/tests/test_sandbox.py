@@ -320,6 +320,17 @@ def test_what_a_module_did_at_import_does_not_reach_the_probe(child):
     assert ask(child, look) == fresh
 
 
+def test_a_process_that_names_itself_like_a_field_of_proc_hides_no_memory(child):
+    def pretend(lib):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(15, b"VmHWM: 1")  # PR_SET_NAME
+
+    ask(child, pretend)
+    assert "Name:\tVmHWM: 1\n" in Path(f"/proc/{child.pid}/status").read_text()
+    assert child.peak_memory() > 10 << 20
+
+
 def test_an_optimizer_does_not_bring_the_compiler():
     """In a process of its own: other tests may have imported the compiler into this one."""
     report = in_a_clean_process("""
