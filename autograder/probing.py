@@ -24,7 +24,7 @@ def refusal(
 
     Returns:
         ("accepted",) if nothing was raised, else ("refused", the error's kind, whether its text contains `names`); the kind
-        is "an error" where several will do. Wording is never compared.
+        is "an error such as" the first where several will do. Wording is never compared.
 
     Raises:
         NotImplementedError: a stub has not refused anything, although this is a RuntimeError.
@@ -34,7 +34,7 @@ def refusal(
     except NotImplementedError:
         raise
     except kinds as error:
-        kind = kinds[0].__name__ if len(kinds) == 1 else "an error"
+        kind = kinds[0].__name__ if len(kinds) == 1 else f"an error such as {kinds[0].__name__}"
         return "refused", kind, names is None or str(names) in str(error)
     except Exception as error:
         return "refused", type(error).__name__, names is None or str(names) in str(error)

@@ -365,6 +365,8 @@ def outcomes(function: typing.Callable, calls: list[tuple[tuple, torch.Tensor]])
     annotations["return"] = signature.return_annotation
     vars(stand_in)["__signature__"] = signature  # inspect looks for it
     stand_in.__annotations__ = {name: each for name, each in annotations.items() if each is not inspect.Parameter.empty}
+    if not stand_in.__annotations__:
+        return ["has none"]
     enforced = jaxtyped(typechecker=beartype.beartype)(stand_in)
     seen = []
     for arguments, comes_out in calls:
@@ -402,6 +404,7 @@ def test_annotations_are_enforced(observe):
 
     replies = observe("einsums.annotations", probe, like={name: [""] for name in calls})
     for name, seen in replies.items():
+        assert seen != ["has none"], f"{name}: it has no annotations"
         assert len(seen) == len(calls[name]), f"{name}: jaxtyping cannot read its annotations"
         for (_, _, expected, complaint), got in zip(calls[name], seen, strict=True):
             assert got == expected, f"{name}: its annotations {complaint}"
