@@ -61,7 +61,7 @@ class Pipes:
 
 
 def prepare() -> None:
-    """Do in the zygote, once, what needs no secrets and no privileges given up: a child's first use of a page copies it."""
+    """Do once, in the zygote, what is the same for every child: each would have to copy the pages that it touches."""
     for number in range(1, signal.NSIG):
         with suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
