@@ -6,17 +6,19 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from autograder.settings import BadSettings, load_settings
 from handout.problems import BadProblems, load_assignment
 
 if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
+    from autograder.classroom.cells import Cells
     from autograder.sandbox.client import Sandbox
 
+_Place = TypeVar("_Place")
 BAD_INPUT = 2
 _ROOT = Path(__file__).parents[1]
 _ASK_FOR_CUDA = """
@@ -273,7 +275,7 @@ def _verify(isolation: str, quick: bool, part: str | None, device: str) -> int:
         parts = [] if quick or device == "cuda" else [part] if part else every  # no misconception is about CUDA alone
         return verify(sandbox, assignment, parts, device)
 
-    return _check_ourselves("verify", isolation, check)
+    return _check_ourselves("verify", _sandbox(isolation), check)
 
 
 def _mutate(isolation: str, part: str | None, sample: int | None) -> int:
@@ -285,24 +287,26 @@ def _mutate(isolation: str, part: str | None, sample: int | None) -> int:
         except BadSurvivors as error:
             return refuse("mutate", error)
 
-    return _check_ourselves("mutate", isolation, check)
+    return _check_ourselves("mutate", _sandbox(isolation), check)
 
 
 def _soak(isolation: str, part: str | None, times: int, sample: int | None) -> int:
-    def check(sandbox: "Sandbox") -> int:
+    from autograder.classroom.commands import sandboxes
+
+    def check(made: "tuple[Cells, Sandbox]") -> int:
         from autograder.soak import soak
 
-        return soak(sandbox, load_assignment(), part, times, sample)
+        return soak(*made, load_assignment(), part, times, sample)
 
-    return _check_ourselves("soak", isolation, check)
+    return _check_ourselves("soak", sandboxes(isolation), check)
 
 
-def _check_ourselves(command: str, isolation: str, check: "Callable[[Sandbox], int]") -> int:
-    """Run a check of the grader itself in a sandbox."""
+def _check_ourselves(command: str, place: AbstractContextManager[_Place], check: Callable[[_Place], int]) -> int:
+    """Run a check of the grader itself in a place that student code is locked into."""
     try:
-        with _sandbox(isolation) as sandbox:
+        with place as made:
             load_settings()
-            return check(sandbox)
+            return check(made)
     except CannotGrade as error:
         return refuse(command, error)
     except (BadSettings, BadProblems):

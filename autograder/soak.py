@@ -4,27 +4,33 @@ From run to run three things change: the seed that hidden inputs derive from, ho
 order it imports the student's parts. The first run is as students are graded: the term's seed, one thread, each part by itself.
 """
 
+import gc
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from autograder.grade import Grade
+from autograder.classroom.cells import Cells
+from autograder.classroom.pool import Done, Pool
+from autograder.classroom.run import cores
 from autograder.misconceptions import misconceptions
 from autograder.plugin import REFERENCE, SUITES, Suites, run_suites
 from autograder.sandbox.client import Sandbox
 from autograder.scoreboard import long_work
 from autograder.settings import load_settings
 from autograder.submission import Submission, read_submission
-from handout.problems import Assignment
+from handout.problems import Assignment, load_assignment
 
 _EQUIVALENTS = SUITES.parent / "tests" / "equivalents"
 _REFERENCE_SHARE = 10  # runs of the reference for one of every other submission
 _THREADS = (1, 2, 4)
+_PATIENCE = 120  # seconds beyond the total for one submission
 _INIT = "__init__.py"  # of a student's package: each child runs it first
 
 
@@ -56,11 +62,21 @@ class Conditions:
         return "\n".join([*threads, *(f"import student.{part}" for part in self.order), ""]).encode()
 
 
-def soak(sandbox: Sandbox, assignment: Assignment, part: str | None, times: int, sample: int | None) -> int:
+@dataclass(frozen=True)
+class Graded:
+    """What a candidate has come to in one run; None: the worker died over it."""
+
+    run: int
+    candidate: Candidate
+    verdicts: Mapping[str, str] | None
+
+
+def soak(cells: Cells, own: Sandbox, assignment: Assignment, part: str | None, times: int, sample: int | None) -> int:
     """Grade every candidate again and again, print each verdict that differs, and return 0 if none does, else 1.
 
     Args:
-        sandbox: to run them in.
+        cells: where the workers' sandboxes come from.
+        own: the sandbox that the suites are collected with.
         assignment: whose suites run.
         part: whose rows are run; None: those of all parts.
         times: how often; the reference more often.
@@ -71,14 +87,47 @@ def soak(sandbox: Sandbox, assignment: Assignment, part: str | None, times: int,
     others = [other for each in parts for other in _candidates(reference, each, sample)]
     whole = Candidate("reference", "reference", part, reference.files)
     share = _REFERENCE_SHARE if sample is None else 1
-    schedule = [(run, [whole, *(others if run < times else [])]) for run in range(times * share)]
+    schedule = [(run, each) for run in range(times * share) for each in [whole, *(others if run < times else [])]]
     different: list[str] = []
 
     def job(suites: Suites) -> None:
-        different.extend(grade_all(suites, schedule))
+        own.close()
+        gc.collect()
+        gc.freeze()  # a collection in a worker would touch, and so copy, every page that is shared
+        sizes = Counter(task.row.part for task in suites.tasks)
+        rows = [sizes[each.part] if each.part else sizes.total() for _, each in schedule]
+        pool = Pool(cells, partial(_work, suites, schedule), cores(), load_settings().total_seconds + _PATIENCE)
+        try:
+            different.extend(differences(_graded(pool, schedule, rows)))
+        finally:
+            pool.close()
 
-    run_suites(sandbox, assignment, job)
+    run_suites(own, assignment, job)
     return int(bool(different))
+
+
+def _work(suites: Suites, schedule: Sequence[tuple[int, Candidate]], id: str, sandbox: Sandbox) -> dict[str, Any]:
+    """In a worker: grade what stands at a place of the schedule."""
+    run, candidate = schedule[int(id)]
+    given = conditions(run, [part.id for part in suites.assignment.graded_parts])
+    suites.move(sandbox)
+    if suites.seed != given.seed:
+        suites.reseed(given.seed)
+    submission = Submission({**candidate.files, _INIT: given.init()}, "", ())
+    grade = suites.grade(submission, part=candidate.part, checked=False)
+    return {row.test: " as ".join(filter(None, (row.outcome, row.misconception))) for row in grade.rows}
+
+
+def _graded(pool: Pool, schedule: Sequence[tuple[int, Candidate]], rows: Sequence[int]) -> Iterator[Graded]:
+    """Yield what is graded; the first run is over before the second begins, since it says what the others are held against."""
+    first = sum(run == 0 for run, _ in schedule)
+    with long_work(sum(rows), "rows") as advance:
+        for places in (range(first), range(first, len(schedule))):
+            for result in pool.results(map(str, places)):
+                if result is not None:
+                    run, candidate = schedule[int(result.id)]
+                    yield Graded(run, candidate, result.answer if isinstance(result, Done) else None)
+                    advance(f"run {run + 1} of {schedule[-1][0] + 1}", rows[int(result.id)])
 
 
 def conditions(run: int, parts: Sequence[str]) -> Conditions:
@@ -99,42 +148,31 @@ def _candidates(reference: Submission, part: str, sample: int | None) -> Iterato
             yield Candidate(f"{part}, {kind} {name}", kind, part, {**reference.files, f"{part}.py": modules[name]})
 
 
-def grade_all(suites: Suites, schedule: Sequence[tuple[int, Sequence[Candidate]]]) -> Iterator[str]:
-    """Grade what is scheduled for each run, print and yield each difference, and print what was run, even if it is stopped."""
-    parts = [part.id for part in suites.assignment.graded_parts]
-    sizes = Counter(task.row.part for task in suites.tasks)
-    rows = sum(sizes[c.part] if c.part else sizes.total() for _, candidates in schedule for c in candidates)
+def differences(graded: Iterable[Graded]) -> Iterator[str]:
+    """Print and yield each verdict that differs, and print what was graded, even if it is stopped."""
+    parts = [part.id for part in load_assignment().graded_parts]
     console = Console(highlight=False, soft_wrap=True)
     first: dict[str, Mapping[str, str]] = {}
-    graded: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     judged = differing = 0
     start = time.monotonic()
     try:
-        with long_work(rows, "rows") as advance:
-            for run, candidates in schedule:
-                given = conditions(run, parts)
-                suites.reseed(given.seed)
-                for candidate in candidates:
-                    submission = Submission({**candidate.files, _INIT: given.init()}, "", ())
-                    verdicts = _verdicts(suites.grade(submission, part=candidate.part, checked=False))
-                    expected = first.setdefault(candidate.name, verdicts)
-                    if candidate.kind != "misconception":
-                        expected = dict.fromkeys(verdicts, "passed")
-                    for test in verdicts:
-                        if verdicts[test] != expected[test]:
-                            differing += 1
-                            line = f"{candidate.name}: {test} is {verdicts[test]}, not {expected[test]}, with {given}"
-                            console.print(escape(line))
-                            yield line
-                    graded[candidate.kind] += 1
-                    judged += len(verdicts)
-                    advance(f"run {run + 1} of {len(schedule)}", len(verdicts))
+        for one in graded:
+            verdicts = one.verdicts or {"its worker": "died"}
+            expected = first.setdefault(one.candidate.name, verdicts)
+            if one.verdicts is None:
+                expected = {"its worker": "alive"}
+            elif one.candidate.kind != "misconception":
+                expected = dict.fromkeys(verdicts, "passed")
+            for test in verdicts:
+                if verdicts[test] != expected.get(test):
+                    differing += 1
+                    line = f"{one.candidate.name}: {test} is {verdicts[test]}, not {expected.get(test)}, with {conditions(one.run, parts)}"
+                    console.print(escape(line))
+                    yield line
+            counts[one.candidate.kind] += 1
+            judged += len(verdicts)
     finally:
-        for kind, count in graded.items():
+        for kind, count in counts.items():
             console.print(f"{kind}: graded {count} times")
         console.print(f"{judged} verdicts, {differing} of them differ; {time.monotonic() - start:.0f} s")
-
-
-def _verdicts(grade: Grade) -> Mapping[str, str]:
-    """Return what each row comes to, by its test, with the misconception that is named."""
-    return {row.test: " as ".join(filter(None, (row.outcome, row.misconception))) for row in grade.rows}

@@ -71,7 +71,7 @@ mutate:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder mutate $${PART:+--part "$$PART"} $${ISOLATION:+--isolation "$$ISOLATION"}
 
-#:   make soak                         known submissions again and again, and no verdict differs: hours; PART=strides TIMES=3
+#:   make soak                         known submissions again and again on every core, and no verdict differs: hours; PART=strides TIMES=3
 soak:
 	$(call environment,$(STAFF))
 	@$(VENV) -m autograder soak $${PART:+--part "$$PART"} $${TIMES:+--times "$$TIMES"} $${ISOLATION:+--isolation "$$ISOLATION"}

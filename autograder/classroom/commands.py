@@ -147,7 +147,7 @@ def _grade_by_jobs(folder: Path, ids: list[str], options: argparse.Namespace) ->
 
 def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Namespace) -> int:
     """Grade these submissions on this machine; return 0 if all were dealt with."""
-    with _cells(options.isolation) as (cells, own):
+    with sandboxes(options.isolation) as (cells, own):
         from autograder.classroom.pool import CannotGoOn
         from autograder.classroom.run import SelfCheckFailed, cores, grade_all
         from autograder.judge import SuiteBroken
@@ -275,7 +275,7 @@ def _make_folder(folder: Path, export: Path | None = None) -> None:
 
 
 @contextmanager
-def _cells(isolation: str) -> "Iterator[tuple[Cells, Sandbox]]":
+def sandboxes(isolation: str) -> "Iterator[tuple[Cells, Sandbox]]":
     """Yield where sandboxes come from, and a first one, made while this process holds nothing that a student may not read."""
     warm_up()
     from autograder.classroom.cells import Cells

@@ -3,55 +3,42 @@
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from autograder.grade import Grade, Row
 from autograder.settings import load_settings
-from autograder.soak import Candidate, Conditions, conditions, grade_all
+from autograder.soak import Candidate, Conditions, Graded, conditions, differences
 from autograder.tests.unchecked import UncheckedGrader
 from handout.problems import load_assignment
 
 ROOT = Path(__file__).parents[2]
 PARTS = [part.id for part in load_assignment().graded_parts]
-ROW = Row("4.2", "strides.flat_index", "test_strides.py::test_flat_index", "flat_index: works.", 1)
+TEST = "test_strides.py::test_flat_index"
 
 
-class Suites:
-    """Suites of one row, which a submission loses in the runs of some seeds."""
-
-    def __init__(self, *losing: int) -> None:
-        self.assignment = load_assignment()
-        self.tasks = [SimpleNamespace(row=ROW)]
-        self._losing = losing
-
-    def reseed(self, seed: int) -> None:
-        self.lost = seed - load_settings().seed in self._losing
-
-    def grade(self, *args: Any, **options: Any) -> Grade:
-        outcome: Any = "failed" if self.lost else "passed"
-        return Grade((Row(**{**vars(ROW), "outcome": outcome}),), "full")
-
-
-def differences(suites: Suites, kind: str) -> list[str]:
+def found(kind: str, *outcomes: str | None) -> list[str]:
+    """Return the differences among what one candidate's row comes to from run to run; None: its worker dies."""
     candidate = Candidate("one", kind, None, {})
-    return list(grade_all(suites, [(run, [candidate]) for run in range(4)]))  # type: ignore[arg-type]
+    return list(differences(Graded(run, candidate, each and {TEST: each}) for run, each in enumerate(outcomes)))
 
 
 @pytest.mark.parametrize(("losing", "number"), [((), 0), ((2,), 1), ((0, 1, 2, 3), 4)])
 def test_a_right_submission_must_keep_every_row_in_every_run(losing, number):
-    assert len(differences(Suites(*losing), "equivalent")) == number
+    assert len(found("equivalent", *("failed" if run in losing else "passed" for run in range(4)))) == number
 
 
 @pytest.mark.parametrize(("losing", "number"), [((0, 1, 2, 3), 0), ((0, 1, 3), 1), ((2,), 1)])
 def test_a_wrong_submission_must_lose_what_it_lost_in_the_first_run(losing, number):
-    assert len(differences(Suites(*losing), "misconception")) == number
+    assert len(found("misconception", *("failed" if run in losing else "passed" for run in range(4)))) == number
+
+
+@pytest.mark.parametrize("kind", ["equivalent", "misconception"])
+def test_a_submission_that_its_worker_dies_of_is_a_difference(kind):
+    assert len(found(kind, "passed", None, "passed")) == 1
 
 
 def test_a_difference_says_whose_row_it_is_and_under_which_conditions(capsys):
-    [line] = differences(Suites(1), "equivalent")
+    [line] = found("equivalent", "passed", "failed", "passed", "passed")
 
     assert "one: test_strides.py::test_flat_index is failed, not passed" in line
     assert f"seed {load_settings().seed + 1}, 2 threads, imports of " in line
