@@ -22,7 +22,7 @@ from autograder.examples import examples
 from autograder.feedback import Feedback, Reader
 from autograder.grade import Row
 from autograder.misconceptions import Drifted, Misconception
-from autograder.probing import inspecting, nothing
+from autograder.probing import ReliesOn, inspecting, nothing, relying
 from autograder.sandbox.client import (
     GPU_IMPORT_DEADLINE,
     IMPORT_DEADLINE,
@@ -100,6 +100,7 @@ class Judge:
         self._row: Row | None = None  # that is judged
         self._passed: set[str] = set()  # rows so far, by the names of their test functions
         self._case = ""
+        self._relies_on: ReliesOn = {}
         self._questions: list[Question] = []  # of the case
         self._lost: list[Case] = []  # of the problem
         self._public: dict[str, tuple[str, str]] = {}  # what raised where nothing is hidden: the type, and the message
@@ -159,9 +160,10 @@ class Judge:
         if passed and self._row is not None:
             self._passed.add(self._row.function)
 
-    def open_case(self, case: str) -> None:
+    def open_case(self, case: str, relies_on: ReliesOn) -> None:
         """Begin a case of the row, with the defaults that every probe finds."""
         self._case, self._questions, self._answered = case, [], False
+        self._relies_on = relies_on
         torch.set_default_dtype(torch.float32)
 
     def explain(self, error: BaseException) -> Feedback:
@@ -227,6 +229,7 @@ class Judge:
         assert self._row is not None
         if problem != self._row.problem:
             raise SuiteBroken(f"{self._case} has the number of {self._row.problem} and asks for {problem}")
+        probe = relying(self._row.part, self._relies_on.get(problem, {}), probe)
         key = self._case, len(self._questions)
         expected = self._memory.expected.get(key)
         request = expected.request if expected else cloudpickle.dumps(probe)

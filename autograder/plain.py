@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from autograder.compare import Tolerance, first_difference, misfit
+from autograder.probing import relying
 from autograder.sandbox import sim
 from autograder.sandbox.codec import plain, snapshot
 from autograder.sandbox.package import Package
@@ -80,10 +81,18 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def compare() -> Callable[..., None]:
+def relied(request: pytest.FixtureRequest) -> Callable[..., Callable[[Any], Any]]:
+    """Return a problem's probe as the suite has it run."""
+    relies_on = getattr(request.module, "RELIES_ON", {})
+    return lambda problem_id, probe: relying(problem_id.split(".")[0], relies_on.get(problem_id, {}), probe)
+
+
+@pytest.fixture
+def compare(relied: Callable[..., Callable[[Any], Any]]) -> Callable[..., None]:
     """Compare the student's reply with the reference's."""
 
     def compare(problem_id: str, probe: Callable[[Any], Any], **tolerance: Any) -> None:
+        probe = relied(problem_id, probe)
         expected = run_probe(probe, Package("reference"))
         difference = first_difference(expected, run_probe(probe, Package("student")), Tolerance(**tolerance))
         assert difference is None, f"{problem_id}: {difference}"
@@ -92,11 +101,11 @@ def compare() -> Callable[..., None]:
 
 
 @pytest.fixture
-def observe() -> Callable[..., Any]:
+def observe(relied: Callable[..., Callable[[Any], Any]]) -> Callable[..., Any]:
     """Return the student's reply, checked against an example."""
 
     def observe(problem_id: str, probe: Callable[[Any], Any], *, like: Any) -> Any:
-        reply = run_probe(probe, Package("student"))
+        reply = run_probe(relied(problem_id, probe), Package("student"))
         difference = misfit(like, reply)
         assert difference is None, f"{problem_id}: {difference}"
         return plain(reply)

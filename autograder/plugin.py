@@ -165,7 +165,7 @@ class Suites:
     def _run(self, case: pytest.Function) -> BaseException | None:
         """Run one case and return what it raised."""
         self.raised = None
-        self.judge.open_case(case.nodeid)
+        self.judge.open_case(case.nodeid, getattr(case.module, "RELIES_ON", {}))
         # No next item: the case that runs next may be in any suite, since those of a lost row are left out.
         reports = runtestprotocol(case, log=False, nextitem=None)
         if self.raised is None and not all(report.passed for report in reports):

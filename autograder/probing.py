@@ -1,15 +1,21 @@
 """What probes may call on either side. Holds no test and no answer: it is loaded in the student's process too."""
 
+import inspect
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from autograder.sandbox import accelerator, codec
 from autograder.sandbox.package import Package
 from tests.allowed import check_part
+
+# By the problem's id and the function's name: a right function for each of the same part that the problem's solution may call.
+ReliesOn = Mapping[str, Mapping[str, Callable[..., Any]]]
 
 
 def refusal(
@@ -39,6 +45,48 @@ def refusal(
     except Exception as error:
         return "refused", type(error).__name__, names is None or str(names) in str(error)
     return ("accepted",)
+
+
+def relying(part: str, right: Mapping[str, Callable[..., Any]], probe: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a probe that runs while functions of the part which its problem's solution may call are right.
+
+    So a mistake costs points in its own problem, and not where it is used. The student's answer is kept where it is right: it may say more
+    than is asked.
+
+    Args:
+        part: the module.
+        right: by the function's name, what answers in its place; answers are held together by `==`.
+        probe: what is to run.
+    """
+
+    def relies(lib: Any) -> Any:
+        module = getattr(lib, part)
+        with ExitStack() as stack:
+            for name, function in right.items():
+                stand_in = _stand_in(getattr(module, name, None), function)
+                stack.enter_context(mock.patch.object(module, name, stand_in, create=True))
+            return probe(lib)
+
+    return relies if right else probe
+
+
+def _stand_in(own: Any, right: Callable[..., Any]) -> Callable[..., Any]:
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
+        try:
+            inspect.signature(right).bind(*args, **kwargs)
+        except TypeError:  # it has parameters that nobody asked for
+            return own(*args, **kwargs)
+        expected = right(*args, **kwargs)
+        try:
+            answer = own(*args, **kwargs)
+            if answer == expected and (type(answer) is type(expected) or not isinstance(expected, (int, float))):
+                return answer
+        except Exception:  # of theirs: a mistake like any other
+            pass
+        return expected
+
+    return stand_in
 
 
 def nothing(lib: object) -> None:

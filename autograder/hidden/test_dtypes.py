@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -22,6 +23,42 @@ FORMATS = {
 }
 WITH_INFINITY = [dtype for dtype, (_, _, has_inf) in FORMATS.items() if has_inf]
 BIT_PATTERNS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """The landmarks of a format; the student's own type may hold more."""
+
+    max: float
+    smallest_normal: float
+    smallest_subnormal: float
+    eps: float
+    bits: int
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the landmarks."""
+        theirs = [getattr(other, each, None) for each in vars(self)]
+        return [(type(each), each) for each in theirs] == [(type(each), each) for each in vars(self).values()]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def float_limits(exponent_bits: int, mantissa_bits: int, has_inf: bool = True) -> Limits:
+    """Say it for those that build on it."""
+    if not 2 <= exponent_bits <= 10 + has_inf:
+        raise ValueError(f"{exponent_bits} exponent bits")
+    if not 1 <= mantissa_bits <= 52:
+        raise ValueError(f"{mantissa_bits} fraction bits")
+    top, eps = 2 ** (exponent_bits - 1) - (1 if has_inf else 0), 2.0**-mantissa_bits
+    least = 2.0 ** (2 - 2 ** (exponent_bits - 1))
+    significand = 2 - eps if has_inf else 2 - 2 * eps
+    return Limits(significand * 2.0**top, least, least * eps, eps, 1 + exponent_bits + mantissa_bits)
+
+
+RELIES_ON = {
+    "dtypes.underflows_to_zero": {"float_limits": float_limits},
+    "dtypes.round_to_float": {"float_limits": float_limits},
+}
 
 
 def name(dtype: torch.dtype) -> str:

@@ -24,6 +24,20 @@ from autograder.sandbox import accelerator
 WORDS = ("batch", "head", "query", "key", "d", "seq", "hidden", "i", "j", "out_dim")
 
 
+def matmul_flops(m: int, k: int, n: int) -> int:
+    """Say it for those that may build on it."""
+    for size in (m, k, n):
+        if size < 0:
+            raise ValueError(f"{size} is negative")
+    return 2 * m * k * n
+
+
+RELIES_ON = {
+    "flops.deep_linear_flops": {"matmul_flops": matmul_flops},
+    "flops.count_flops": {"matmul_flops": matmul_flops},
+}
+
+
 def counted(fn: Callable[[], object]) -> int:
     """Count the FLOPs of `fn()` as PyTorch does."""
     with FlopCounterMode(display=False) as counter:

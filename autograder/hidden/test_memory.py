@@ -30,6 +30,14 @@ DTYPES = (
 )
 
 
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Say it for training_memory, which may build on it."""
+    return sum(storage.nbytes() for storage in {tensor.untyped_storage() for tensor in tensors})
+
+
+RELIES_ON = {"memory.training_memory": {"storage_bytes": storage_bytes}}
+
+
 def bytes_held(tensors: Iterable[Tensor]) -> int:
     """Measure, by address, what tensors hold that are all alive."""
     storages = [tensor.untyped_storage() for tensor in tensors]

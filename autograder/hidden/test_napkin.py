@@ -17,6 +17,17 @@ FLOAT_DTYPES = (
 )  # fmt: skip
 
 
+def training_flops(num_parameters: float, num_tokens: float) -> float:
+    """Say it for training_days, which may build on it."""
+    for value in (num_parameters, num_tokens):
+        if value < 0:
+            raise ValueError(f"{value} is negative")
+    return float(6 * num_parameters * num_tokens)
+
+
+RELIES_ON = {"napkin.training_days": {"training_flops": training_flops}}
+
+
 def counted_training_flops(num_tokens: int, widths: list[int]) -> int:
     """Count a training step of a chain of matrix products whose input wants a gradient too, where 6ND is exact."""
     x = torch.ones(num_tokens, widths[0], requires_grad=True)

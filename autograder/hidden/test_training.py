@@ -6,6 +6,7 @@ nothing in the other. For the same reason the student's `train` gets a right `tr
 """
 
 import math
+import os
 import random
 import shutil
 import tempfile
@@ -649,13 +650,13 @@ def make_unwritable(run: Run) -> None:
 
 @number("10.4")
 @weight(0.5)
-@pytest.mark.parametrize("case", ["the disk is full", "something cannot be written", "in the middle"])
+@pytest.mark.parametrize("case", ["the disk is full", "something cannot be written", "in the middle", "at the end"])
 def test_save_checkpoint_is_atomic(observe, seed, case):
     """save_checkpoint: until the new file is whole, and after any error, the old one is there."""
 
     def probe(lib):
         run = Run(seed).go_on(1)
-        results = []
+        results, sources = [], [True]
         with folder() as here:
             path = here / "run.pt"
 
@@ -665,13 +666,31 @@ def test_save_checkpoint_is_atomic(observe, seed, case):
                 )
 
             if save(1) != "none" or not path.exists():
-                return [], False, -1
+                return [], False, -1, True
             old = path.read_bytes()
+
+            def renaming(real: Any) -> Any:
+                def rename(source: Any, target: Any, **where: Any) -> Any:
+                    if Path(target).resolve() == path.resolve():
+                        results.append(("was not asked to", path.exists() and path.read_bytes() == old))
+                        sources.append(Path(source).resolve().parent == here.resolve())
+                    return real(source, target, **where)
+
+                return rename
+
             if case == "the disk is full":
                 for limit in (0, 100, len(old) // 2, len(old) - 200):
                     with largest_file(limit):
                         raised = save(2)
                     results.append((raised, path.exists() and path.read_bytes() == old))
+            elif case == "at the end":
+                with (
+                    mock.patch("os.rename", renaming(os.rename)),
+                    mock.patch("os.replace", renaming(os.replace)),
+                ):
+                    raised = save(2)
+                results.append(("was not asked to", raised == "none"))
+                path.write_bytes(old)
             else:
                 witness = Witness(path)
                 if case == "in the middle":
@@ -687,14 +706,15 @@ def test_save_checkpoint_is_atomic(observe, seed, case):
             # The same process reads the old file again: nothing has changed, so PyTorch can.
             usable = path.exists() and path.read_bytes() == old
             step = torch.load(path, weights_only=False)["step"] if usable else -1
-        return results, usable, int(step)
+        return results, usable, int(step), all(sources)
 
-    results, usable, _ = observe("training.save_checkpoint", probe, like=([("", True)], True, 0))
+    results, usable, _, beside = observe("training.save_checkpoint", probe, like=([("", True)], True, 0, True))
     assert results, "Not even a first checkpoint can be saved."
     for raised, old_is_there in results:
         assert raised != "none", "Writing failed, and no error was raised."
         assert old_is_there, "The old checkpoint is damaged or gone before the new one is whole."
     assert usable, "The old checkpoint can't be loaded any more."
+    assert beside, "The new file comes from another folder. Between two disks a rename is a copy, which is not atomic."
 
 
 @number("10.4")
@@ -797,6 +817,7 @@ def test_load_checkpoint_is_all_or_nothing(compare, seed):
         unusable += [
             torch.ones(3),
             {**good, "generators": {"data": good["generators"]["data"]}},
+            {**good, "generators": {**good["generators"], list(good["generators"])[-1]: torch.ones(3)}},
             {**good, "model": {**good["model"], "3.weight": torch.ones(2, 7)}},  # the parameters before it fit
             {**good, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.5).state_dict()},
         ]

@@ -51,7 +51,7 @@ def judged(witness, seconds):
     judge.check_sources(["napkin"])
     judge.try_examples([PROBLEM])
     judge.open_row(Row("1.1", PROBLEM, "test_napkin.py::test_x", "x", 1.0))
-    judge.open_case("x")
+    judge.open_case("x", {})
     judge.observe(PROBLEM, lambda lib: None, like=[""])
     return judge
 
