@@ -3,7 +3,7 @@
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import ModuleType
@@ -72,7 +72,6 @@ def relying(part: str, right: Mapping[str, Callable[..., Any]], probe: Callable[
 
 def _stand_in(own: Any, right: Callable[..., Any]) -> Callable[..., Any]:
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
         try:
             inspect.signature(right).bind(*args, **kwargs)
         except TypeError:  # it has parameters that nobody asked for
