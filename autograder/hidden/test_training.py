@@ -475,10 +475,20 @@ def test_train_accounts_for_its_steps(compare, observe, seed, case):
     pauses = [0.0, 0.03, 0.0, 0.0, 0.015, 0.0] if case == "seconds" else [0.0] * 3
     flops_per_step, peak = 3_000_000_000_000_000_001, 3.5e19  # too large a number for a float to hold exactly
 
-    def run(lib: Any) -> tuple[Any, float]:
+    def run(lib: Any) -> tuple[Any, float, float]:
         model, batches = network(seed), rows(seed, *[2] * len(pauses))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         remaining = iter(pauses)
+        waited = 0.0
+
+        def slow_batches() -> Iterator[tuple[Tensor, Tensor]]:
+            nonlocal waited
+            for i, batch in enumerate(batches):
+                if i == 2 and case == "seconds":
+                    start = time.perf_counter()
+                    time.sleep(0.25)
+                    waited = time.perf_counter() - start
+                yield batch
 
         def slow_mse(predictions: Tensor, targets: Tensor) -> Tensor:
             time.sleep(next(remaining))
@@ -486,22 +496,22 @@ def test_train_accounts_for_its_steps(compare, observe, seed, case):
 
         begin = time.perf_counter()
         with mock.patch.object(lib.training, "train_step", plain_step):
-            run = lib.training.train(model, optimizer, slow_mse, batches, len(pauses), flops_per_step, peak)
-        return run, time.perf_counter() - begin
+            run = lib.training.train(model, optimizer, slow_mse, slow_batches(), len(pauses), flops_per_step, peak)
+        return run, waited, time.perf_counter() - begin
 
     def accounts(lib):
-        done, _ = run(lib)
+        done, _, _ = run(lib)
         # What the MFU makes of the run's own seconds is the same number whatever the clock says.
         return done.num_flops, done.mfu * sum(done.step_seconds) * peak / flops_per_step
 
     def times(lib):
-        done, elapsed = run(lib)
-        return done.step_seconds, elapsed
+        done, waited, elapsed = run(lib)
+        return done.step_seconds, waited, elapsed
 
     if case == "FLOPs and MFU":
         compare("training.train", accounts, rtol=1e-6)
         return
-    seconds, elapsed = observe("training.train", times, like=([0.0], 0.0))
+    seconds, waited, elapsed = observe("training.train", times, like=([0.0], 0.0, 0.0))
     assert len(seconds) == len(pauses), "step_seconds has one number for each step."
     # Only bounds that no other load on the machine can break: a step takes no less than the pause inside it.
     assert all(s >= 0.95 * pause for s, pause in zip(seconds, pauses, strict=True)), (
@@ -509,6 +519,7 @@ def test_train_accounts_for_its_steps(compare, observe, seed, case):
     )
     assert all(s > 0 for s in seconds), "A step takes more than 0 seconds."
     assert sum(seconds) <= elapsed * 1.001, "The steps' seconds add up to more than the whole call took."
+    assert sum(seconds) + waited <= elapsed * 1.001, "The clock ran while the next batch was being fetched."
 
 
 class Run:
