@@ -84,7 +84,15 @@ def _count(text: str) -> int:
 
 def _class(options: argparse.Namespace) -> int:
     from autograder.classroom.export import BadExport, Files, read_export
-    from autograder.classroom.folder import Locked, lock, other_version, pending, remove_halves, save_students
+    from autograder.classroom.folder import (
+        Locked,
+        is_merged,
+        lock,
+        other_version,
+        pending,
+        remove_halves,
+        save_students,
+    )
     from autograder.classroom.manual import NAME, BadMarks, read_marks
 
     assignment = load_assignment()
@@ -99,10 +107,12 @@ def _class(options: argparse.Namespace) -> int:
             raise CannotGrade("there is no GPU of NVIDIA's here")
         files = Files(options.export)
         if options.part:
-            ids = options.part.read_text(encoding="utf-8").split()
+            ids = options.part.read_text(encoding="utf-8").split("\n")[:-1]
             return _grade(files, folder, pending(files, folder, ids, modules), options)
         export = read_export(files)
         _make_folder(folder, options.export)
+        if is_merged(folder):
+            raise CannotGrade(f"{folder} is what `make merge` wrote: name the folder of a run, or a new one")
         with lock(folder):
             marks = read_marks(folder / NAME, export.handed_in)
             ids = [submission.id for submission in export.handed_in if submission.has_files]
@@ -129,6 +139,10 @@ def _class(options: argparse.Namespace) -> int:
             return _finish(folder, export.handed_in, marks, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked) as error:
         return refuse("class", error)
+    except OSError as error:
+        return refuse(
+            "class", f"cannot write {error.filename or 'into ' + str(folder)}: {error.strerror}. What is graded is kept"
+        )
 
 
 def _grade_by_jobs(folder: Path, ids: list[str], options: argparse.Namespace) -> list[str]:
@@ -197,7 +211,7 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from autograder.classroom.folder import Locked, load_students, lock, save_students
+    from autograder.classroom.folder import Locked, is_merged, load_students, lock, mark_merged, save_students
     from autograder.classroom.manual import NAME, BadMarks, read_marks
     from autograder.classroom.merge import merged, write
     from autograder.classroom.record import all_records
@@ -209,15 +223,20 @@ def _merge(options: argparse.Namespace) -> int:
             if folder.resolve().is_relative_to(run.resolve()):
                 raise CannotGrade(f"{folder} is one of the runs, or inside it: name another folder")
         handed_in = load_students(options.cpu)
+        if not handed_in:
+            raise CannotGrade(f"{options.cpu} does not say who handed in what: run `make class` on it again")
         cpu, cuda = all_records(options.cpu), all_records(options.cuda)
         _check_pair(cpu, cuda, options)
-        if (folder / "results").is_dir() and not all_records(folder).keys() <= cpu.keys():
+        if (folder / "results").is_dir() and not is_merged(folder):
+            raise CannotGrade(f"{folder} has results of a run: name another folder")
+        if not all_records(folder).keys() <= cpu.keys():
             raise CannotGrade(f"{folder} has results of other submissions: name another folder")
         _make_folder(folder)
         with lock(folder):
             marks = read_marks(options.cpu / NAME, handed_in)
             records, said = merged(cpu, cuda, load_assignment())
             print("".join(f"{line}\n" for line in said), end="")
+            mark_merged(folder)
             write(records, folder)
             save_students(folder, handed_in)
             return _finish(folder, handed_in, marks, options.anonymous)

@@ -71,7 +71,9 @@ class Files:
             if path.is_dir():
                 self._archive: zipfile.ZipFile | None = None
                 self._top = self._find_folder(path)
-                self.ids = frozenset(child.name for child in self._top.iterdir() if child.is_dir())
+                self.ids = frozenset(
+                    child.name for child in self._top.iterdir() if child.is_dir() and not child.is_symlink()
+                )
             elif path.is_file():
                 self._archive = zipfile.ZipFile(path)
                 self._prefix, self._entries = self._index(self._archive)
@@ -177,6 +179,8 @@ def read_export(files: Files) -> Export:
         if _FOLDER.fullmatch(id):
             warnings.append(f"{id} is not in {_METADATA}: it is graded, but nobody knows whose it is")
             entries[id] = ((), "")
+        elif not id.startswith((".", "__")):
+            warnings.append(f"the folder {id} is not in {_METADATA}: it is not graded")
     handed_in = []
     for id, (students, created_at) in entries.items():
         if id not in files.ids:
@@ -186,7 +190,7 @@ def read_export(files: Files) -> Export:
         raise BadExport(f"{_METADATA} in {files.path} names no submission")
     seen: dict[str, str] = {}  # by id and by email: a name may be spelled in two ways
     for submission in handed_in:
-        own = {name for student in submission.students for name in (student.sid, student.email) if name}
+        own = {name for each in submission.students for name in (each.sid, each.email.casefold()) if name}
         for other in sorted({seen[name] for name in own if name in seen}):
             warnings.append(f"{submission.id} and {other} are of the same student")
         seen |= dict.fromkeys(own, submission.id)
@@ -211,9 +215,12 @@ def parse_metadata(text: str) -> tuple[dict[str, _Entry], list[str]]:
     Raises:
         BadExport: if nothing can be read.
     """
-    text = "".join(line for line in text.splitlines(keepends=True) if line.rstrip() not in ("...", "---"))
+    lines = text.replace("\r\n", "\n").splitlines(keepends=True)
+    text = "".join(line for line in lines if line.rstrip() not in ("...", "---"))
     try:
-        return dict(_entries(text)), []
+        found = list(_entries(text))
+        if len({id for id, _ in found}) == len(found):
+            return dict(found), []
     except yaml.YAMLError:
         pass
     entries: dict[str, _Entry] = {}

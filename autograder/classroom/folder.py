@@ -16,6 +16,7 @@ from autograder.pack import grader_version
 from tests.submission import write_atomically
 
 _STUDENTS = "students.json"
+_MERGED = ".merged"
 
 
 def pending(files: Files, folder: Path, ids: Iterable[str], modules: frozenset[str]) -> list[str]:
@@ -61,9 +62,19 @@ def load_students(folder: Path) -> list[HandedIn]:
     """Return who handed in what; of a folder that does not say so, nobody."""
     try:
         content = json.loads((folder / _STUDENTS).read_bytes())
-    except (OSError, ValueError):
+        return [HandedIn(**{**one, "students": tuple(Student(**each) for each in one["students"])}) for one in content]
+    except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [HandedIn(**{**one, "students": tuple(Student(**person) for person in one["students"])}) for one in content]
+
+
+def mark_merged(folder: Path) -> None:
+    """Say that the folder holds two runs: a run that went on in it would leave out the marks that are the CPU's."""
+    write_atomically(folder / _MERGED, b"")
+
+
+def is_merged(folder: Path) -> bool:
+    """Tell whether the folder holds two runs."""
+    return (folder / _MERGED).exists()
 
 
 class Locked(Exception):

@@ -33,9 +33,9 @@ class Line:
 
     @property
     def total(self) -> float | None:
-        """All points; None: there is neither a grade nor a mark."""
-        if not self.points and self.manual is None:
-            return None
+        """All points; None: there is neither a grade nor points that a person gave."""
+        if not self.points and (self.manual or 0) <= 0:
+            return None  # what is taken off counts once there is a grade
         return sum(self.points.values()) + (self.manual or 0)
 
 

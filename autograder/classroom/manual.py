@@ -63,13 +63,21 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
             *(name for student in submission.students for name in (student.sid, student.email)),
         }:
             known[name] = known.get(name, 0) + 1
-    reader = csv.DictReader(text.splitlines(), restval="")
-    if tuple(reader.fieldnames or ()) != _COLUMNS:
-        raise BadMarks(f"{path}: the first line must be {','.join(_COLUMNS)}")
+    reader = csv.DictReader(text.splitlines(), restval="", strict=True)
+    try:
+        if tuple(reader.fieldnames or ()) != _COLUMNS:
+            raise BadMarks(f"{path}: the first line must be {','.join(_COLUMNS)}")
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:  # a quote that is never closed would take in all marks below it
+        raise BadMarks(f"{path}, from line {reader.line_num + 1} on: {error}; is a quote closed?") from None
     marks = []
-    for row in reader:
+    for number, row in rows:
         who, points = (row["who"] or "").strip(), (row["points"] or "").strip()
-        line = f"{path}, line {reader.line_num}"
+        line = f"{path}, line {number}"
+        if None in row:
+            raise BadMarks(
+                f"{line}: more than three fields; a number is written with a point, a text with commas in quotes"
+            )
         if not who and not points:
             continue
         if not who or who not in known:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autograder.classroom.folder import is_merged
 from autograder.classroom.manual import NAME
 from autograder.classroom.record import Record, all_records
 
@@ -71,7 +72,7 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
     changed = [change.points for change in found if change.points]
     up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)
     lines.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")
-    if (before / NAME).exists() and not (after / NAME).exists():
+    if (before / NAME).exists() and not (after / NAME).exists() and not is_merged(after):
         lines.append(f"{before / NAME} has marks that a person gave, and {after} has none: copy the file there")
     return lines
 

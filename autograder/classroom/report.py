@@ -46,7 +46,7 @@ class Entry:
     status: str
     detail: str
     score: float | None
-    total: float | None  # with what a person has added
+    totals: tuple[float | None, ...]  # with what a person has added, which may differ within a group
     seconds: float
     file: str  # results.json, relative to the page; "" without identities
 
@@ -117,7 +117,7 @@ def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequen
         status=own[0].status,
         detail=record.detail if record and not anonymous else "",
         score=record.score if record else None,
-        total=None if anonymous else own[0].total,
+        totals=() if anonymous else tuple(dict.fromkeys(line.total for line in own)),
         seconds=record.seconds if record else 0.0,
         file=file,
     )
@@ -202,7 +202,7 @@ def _histogram(numbers: ClassStatistics, width: float = 360, height: float = 130
 
 
 def _points(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}".removesuffix(".0")
+    return "" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _percent(value: float | None) -> str:

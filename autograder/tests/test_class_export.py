@@ -201,3 +201,27 @@ def test_one_student_under_two_names_is_noticed(tmp_path, field):
     people = [f"  :submitters:\n  - :name: {name}\n    :{field}: '0071'\n" for name in ("Ann", "Ann B.")]
     write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{people[0]}submission_2:\n{people[1]}"})
     assert "submission_2 and submission_1 are of the same student" in read(tmp_path)[1].warnings
+
+
+def test_a_submission_that_is_named_twice_is_noticed(tmp_path):
+    other = PERSON.replace("name:", "name: Not")
+    write(
+        tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n{PERSON}submission_1:\n{other}"}
+    )
+    assert any("twice" in warning for warning in read(tmp_path)[1].warnings)
+
+
+def test_a_folder_that_nobody_names_is_noticed(tmp_path):
+    write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}", "late_bob/napkin.py": "", ".git/x": ""})
+    warnings = read(tmp_path)[1].warnings
+    assert [warning for warning in warnings if "it is not graded" in warning] == [
+        "the folder late_bob is not in submission_metadata.yml: it is not graded"
+    ]
+
+
+def test_windows_line_ends_cost_no_names(tmp_path):
+    text = f'submission_1:\n{PERSON}  :results: "\x07"\nsubmission_2:\n{PERSON.replace("Ann", "Bob")}'.replace(
+        "\n", "\r\n"
+    )
+    (tmp_path / "submission_metadata.yml").write_bytes(text.encode())
+    assert read(tmp_path)[1].handed_in[1].students

@@ -106,12 +106,21 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
         ("submission_1,many,", "is no number"),
         ("submission_1,nan,", "is no number"),
         (",1,", "nobody in the export"),
+        ("submission_2,1,5,a decimal comma", "more than three fields"),
+        ('submission_2,1,"never closed\nsubmission_1,2,lost', "is a quote closed"),
     ],
 )
 def test_a_mark_that_cannot_be_right_is_refused_with_its_line(tmp_path, text, words):
     with pytest.raises(BadMarks, match=words) as error:
         marks(tmp_path, "submission_1,1,", text)
     assert "line 3" in str(error.value)
+
+
+def test_what_is_taken_off_is_no_grade(tmp_path):
+    """Of a submission that has none: it would be a grade below 0."""
+    given = marks(tmp_path, "submission_2,-1,late")
+
+    assert [line.total for line in lines(CLASS, RECORDS, given)][2] is None
 
 
 def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
@@ -296,6 +305,11 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     assert [line["Total Score"] for line in table(tmp_path / "both" / "grades.csv")][:2] == [
         f"{11 + BONUS.points:g}"
     ] * 2
+    assert run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")[0] == 0  # once more
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "submission_metadata.yml").write_text("submission_1:\n  :submitters: []\n")
+    code, _, err = run("class", tmp_path / "export", "--out", tmp_path / "both")  # it knows nothing of the marks
+    assert code == 2 and "is what `make merge` wrote" in err and len(err.splitlines()) == 1
     code, _, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "cpu")
     assert code == 2 and len(err.splitlines()) == 1 and before[0] == content("cpu")
     save(replace(record("submission_1", bonus), grader="0.9+deadbeef"), tmp_path / "old")
@@ -304,7 +318,7 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
         ("cpu", "cpu", "x", "has no row of a bonus problem"),
         ("cuda", "cuda", "x", "has rows of bonus problems already"),
         ("cpu", "old", "x", "different versions of the grader"),
-        ("cpu", "cuda", "others", "has results of other submissions"),
+        ("cpu", "cuda", "others", "has results of a run"),
     ):
         code, said, err = run("merge", tmp_path / first, tmp_path / second, "--out", tmp_path / out)
         assert code == 2 and words in err and len(err.splitlines()) == 1 and said == "", err
