@@ -203,6 +203,8 @@ def watch(wanted: str | None = None) -> None:
             rust_timeout=TICK,
             yield_on_timeout=True,
         ):
+            if _stops:  # Python drops what is raised while an object is being deleted
+                raise KeyboardInterrupt
             if parts := parts_to_run([Path(path) for _, path in changes], assignment, wanted) if changes else []:
                 if run:
                     run.stop()  # what it would say is out of date
@@ -231,8 +233,12 @@ def _clear_screen() -> None:
         Console().clear()
 
 
+_stops: list[int] = []  # signals that came
+
+
 def _stop_on_signal(number: int, frame: object) -> None:
     """Make `kill` end the watcher the way Ctrl-C does, with its processes."""
+    _stops.append(number)
     raise KeyboardInterrupt
 
 
@@ -248,7 +254,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"there is no folder {STUDENT}", file=sys.stderr)
         return 2
     os.chdir(ROOT)
-    signal.signal(signal.SIGTERM, _stop_on_signal)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop_on_signal)
     try:
         watch(part)
     except KeyboardInterrupt:

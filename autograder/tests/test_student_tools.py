@@ -559,6 +559,34 @@ posix_only = pytest.mark.skipif(os.name == "nt", reason="sessions and signals ar
 
 
 @posix_only
+def test_ctrl_c_while_an_object_is_deleted_ends_the_watcher(release: Path) -> None:
+    """Python drops what a signal's handler raises there."""
+    (release / "race.py").write_text(
+        "import os, signal, sys\n"
+        "import tests.watch as watch\n"
+        "class Deleted:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        sum(1 for _ in range(1000))\n"
+        "result = watch.TestRun.result\n"
+        "def with_a_signal(run):\n"
+        "    board = result(run)\n"
+        "    run.deleted = board and Deleted()\n"
+        "    return board\n"
+        "if __name__ == '__main__':\n"
+        "    watch.TestRun.result = with_a_signal\n"
+        "    sys.exit(watch.main(['--part', 'napkin']))\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "race.py"], cwd=release, capture_output=True, text=True, timeout=60,
+        start_new_session=True, env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.endswith("stopped\n")
+    assert "Exception ignored" in done.stderr
+
+
+@posix_only
 def test_a_save_redraws_the_scoreboard_and_ctrl_c_leaves_no_process(watcher: Watcher, release: Path) -> None:
     assert watcher.state_of("memory.storage_bytes") == "not started"
 
