@@ -4,7 +4,6 @@ From run to run three things change: the seed that hidden inputs derive from, ho
 order it imports the student's parts. The first run is as students are graded: the term's seed, one thread, each part by itself.
 """
 
-import gc
 import random
 import time
 from collections import Counter
@@ -17,20 +16,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from autograder.classroom.cells import Cells
-from autograder.classroom.pool import Done, Pool
-from autograder.classroom.run import cores
+from autograder.classroom.pool import Done, Pool, cores
 from autograder.misconceptions import misconceptions
 from autograder.plugin import REFERENCE, SUITES, Suites, run_suites
 from autograder.sandbox.client import Sandbox
 from autograder.scoreboard import long_work
 from autograder.settings import load_settings
 from autograder.submission import Submission, read_submission
-from handout.problems import Assignment, load_assignment
+from handout.problems import Assignment
 
 _EQUIVALENTS = SUITES.parent / "tests" / "equivalents"
 _REFERENCE_SHARE = 10  # runs of the reference for one of every other submission
 _THREADS = (1, 2, 4)
-_PATIENCE = 120  # seconds beyond the total for one submission
 _INIT = "__init__.py"  # of a student's package: each child runs it first
 
 
@@ -64,9 +61,9 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Graded:
-    """What a candidate has come to in one run; None: the worker died over it."""
+    """What a candidate has come to under some conditions; None: the worker died over it."""
 
-    run: int
+    given: Conditions
     candidate: Candidate
     verdicts: Mapping[str, str] | None
 
@@ -88,17 +85,16 @@ def soak(cells: Cells, own: Sandbox, assignment: Assignment, part: str | None, t
     whole = Candidate("reference", "reference", part, reference.files)
     share = _REFERENCE_SHARE if sample is None else 1
     schedule = [(run, each) for run in range(times * share) for each in [whole, *(others if run < times else [])]]
+    every = [each.id for each in assignment.graded_parts]
     different: list[str] = []
 
     def job(suites: Suites) -> None:
         own.close()
-        gc.collect()
-        gc.freeze()  # a collection in a worker would touch, and so copy, every page that is shared
         sizes = Counter(task.row.part for task in suites.tasks)
         rows = [sizes[each.part] if each.part else sizes.total() for _, each in schedule]
-        pool = Pool(cells, partial(_work, suites, schedule), cores(), load_settings().total_seconds + _PATIENCE)
+        pool = Pool(cells, partial(_work, suites, schedule, every), cores())
         try:
-            different.extend(differences(_graded(pool, schedule, rows)))
+            different.extend(differences(_graded(pool, schedule, rows, every)))
         finally:
             pool.close()
 
@@ -106,10 +102,12 @@ def soak(cells: Cells, own: Sandbox, assignment: Assignment, part: str | None, t
     return int(bool(different))
 
 
-def _work(suites: Suites, schedule: Sequence[tuple[int, Candidate]], id: str, sandbox: Sandbox) -> dict[str, Any]:
+def _work(
+    suites: Suites, schedule: Sequence[tuple[int, Candidate]], parts: Sequence[str], id: str, sandbox: Sandbox
+) -> dict[str, Any]:
     """In a worker: grade what stands at a place of the schedule."""
     run, candidate = schedule[int(id)]
-    given = conditions(run, [part.id for part in suites.assignment.graded_parts])
+    given = conditions(run, parts)
     suites.move(sandbox)
     if suites.seed != given.seed:
         suites.reseed(given.seed)
@@ -118,7 +116,9 @@ def _work(suites: Suites, schedule: Sequence[tuple[int, Candidate]], id: str, sa
     return {row.test: " as ".join(filter(None, (row.outcome, row.misconception))) for row in grade.rows}
 
 
-def _graded(pool: Pool, schedule: Sequence[tuple[int, Candidate]], rows: Sequence[int]) -> Iterator[Graded]:
+def _graded(
+    pool: Pool, schedule: Sequence[tuple[int, Candidate]], rows: Sequence[int], parts: Sequence[str]
+) -> Iterator[Graded]:
     """Yield what is graded; the first run is over before the second begins, since it says what the others are held against."""
     first = sum(run == 0 for run, _ in schedule)
     with long_work(sum(rows), "rows") as advance:
@@ -126,7 +126,7 @@ def _graded(pool: Pool, schedule: Sequence[tuple[int, Candidate]], rows: Sequenc
             for result in pool.results(map(str, places)):
                 if result is not None:
                     run, candidate = schedule[int(result.id)]
-                    yield Graded(run, candidate, result.answer if isinstance(result, Done) else None)
+                    yield Graded(conditions(run, parts), candidate, result.answer if isinstance(result, Done) else None)
                     advance(f"run {run + 1} of {schedule[-1][0] + 1}", rows[int(result.id)])
 
 
@@ -150,7 +150,6 @@ def _candidates(reference: Submission, part: str, sample: int | None) -> Iterato
 
 def differences(graded: Iterable[Graded]) -> Iterator[str]:
     """Print and yield each verdict that differs, and print what was graded, even if it is stopped."""
-    parts = [part.id for part in load_assignment().graded_parts]
     console = Console(highlight=False, soft_wrap=True)
     first: dict[str, Mapping[str, str]] = {}
     counts: Counter[str] = Counter()
@@ -167,7 +166,9 @@ def differences(graded: Iterable[Graded]) -> Iterator[str]:
             for test in verdicts:
                 if verdicts[test] != expected.get(test):
                     differing += 1
-                    line = f"{one.candidate.name}: {test} is {verdicts[test]}, not {expected.get(test)}, with {conditions(one.run, parts)}"
+                    line = (
+                        f"{one.candidate.name}: {test} is {verdicts[test]}, not {expected.get(test)}, with {one.given}"
+                    )
                     console.print(escape(line))
                     yield line
             counts[one.candidate.kind] += 1

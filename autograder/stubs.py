@@ -275,7 +275,7 @@ class _WithoutShapes(cst.CSTTransformer):
             for alias in m.findall(node, m.ImportAlias())
         }
 
-    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:  # noqa: N802
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:  # noqa: N802  # libcst's name
         """Replace a jaxtyping annotation by the type of its array."""
         if isinstance(updated_node.value, cst.Name) and updated_node.value.value in self.dtypes:
             return cst.ensure_type(updated_node.slice[0].slice, cst.Index).value

@@ -5,6 +5,7 @@ like an array: nothing is read before it is indexed, and then only the pages tha
 """
 
 import os
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt

@@ -70,7 +70,7 @@ RULES = (
         | _names("sys.modules sys._getframe gc.get_objects inspect.getmodule inspect.currentframe")
         | _names("operator.attrgetter operator.methodcaller torch.__dict__ torch.*.__dict__ numpy.__dict__")
         | {"* import [*]", "assignment in an annotation", "assignment to __name__*", "type with three arguments"}
-        | {"timeit of a string", "allow_pickle", "weights_only=False"}
+        | {"timeit of a string", "allow_pickle", "load without weights_only=True"}
         | _names("os.dup os.dup2 os.pipe os.pipe2"),
         never_attributes=libraries.HIDING | _names("_os _sys"),
     ),
@@ -242,7 +242,7 @@ def _refusal(mention: Mention) -> str | None:
         module = name.removeprefix("assignment to ")
         is_setting = module.startswith("torch.backends") or module == "sys"
         return RULES[0].says if libraries.is_module(module) and not is_setting else None
-    if " " in name or name in ("allow_pickle", "weights_only=False"):
+    if " " in name or name == "allow_pickle":
         return None
     if libraries.is_module(name) and not mention.called and name not in _HANDED_ON and not libraries.refusal(name):
         return RULES[0].says

@@ -777,12 +777,12 @@ class _Reader(ast.NodeVisitor):
             elif name in ("torch.load", "torch.serialization.load") and (
                 len(node.args) > 2 or any(each.arg in (None, "pickle_module") for each in node.keywords)
             ):
-                self._mention(node, Kind.LIBRARY, "weights_only=False")
+                self._mention(node, Kind.LIBRARY, "load without weights_only=True")
         for each in node.keywords:
             if each.arg == "allow_pickle" and getattr(each.value, "value", True):
                 self._mention(node, Kind.LIBRARY, "allow_pickle")
             elif each.arg == "weights_only" and not getattr(each.value, "value", False):
-                self._mention(node, Kind.LIBRARY, "weights_only=False")
+                self._mention(node, Kind.LIBRARY, "load without weights_only=True")
 
     def _times_a_function(self, node: ast.Call) -> bool:
         given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "stmt")]

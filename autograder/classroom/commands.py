@@ -162,8 +162,8 @@ def _grade_by_jobs(folder: Path, ids: list[str], options: argparse.Namespace) ->
 def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Namespace) -> int:
     """Grade these submissions on this machine; return 0 if all were dealt with."""
     with sandboxes(options.isolation) as (cells, own):
-        from autograder.classroom.pool import CannotGoOn
-        from autograder.classroom.run import SelfCheckFailed, cores, grade_all
+        from autograder.classroom.pool import CannotGoOn, cores
+        from autograder.classroom.run import SelfCheckFailed, grade_all
         from autograder.judge import SuiteBroken
 
         try:

@@ -235,7 +235,7 @@ def parse_metadata(text: str) -> tuple[dict[str, _Entry], list[str]]:
             entries[id] = entry
         except (yaml.YAMLError, ValueError) as error:
             why = str(getattr(error, "problem", None) or error)
-            warnings.append(f"{id} in {_METADATA} is not YAML, so it has no names: {why}")
+            warnings.append(f"{id} in {_METADATA} cannot be read, so it has no names: {why}")
             entries[id] = ((), "")
     if not any(students for students, _ in entries.values()):
         raise BadExport(f"{_METADATA} is not YAML that can be read")

@@ -4,6 +4,7 @@ The parent hands out one submission at a time and never runs one itself. A worke
 is tried once more by a new worker, and then counts as crashed.
 """
 
+import gc
 import json
 import os
 import select
@@ -16,14 +17,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from autograder.classroom.cells import Cells
 from autograder.sandbox import syscalls
 from autograder.sandbox.client import Sandbox, SandboxBroken
+from autograder.settings import load_settings
 
 _TRIES = 2
 _TICK = 0.5  # seconds
+_PATIENCE = 120  # seconds beyond the total for one submission: far more than the judge itself allows
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -61,20 +65,21 @@ Work = Callable[[str, Sandbox], dict[str, Any]]
 class Pool:
     """The workers."""
 
-    def __init__(self, cells: Cells, work: Work, count: int, patience: float) -> None:
+    def __init__(self, cells: Cells, work: Work, count: int) -> None:
         """Prepare to fork workers when there is work.
 
         Args:
             cells: where their sandboxes come from.
             work: called in a worker with a submission's id and the worker's sandbox; returns what is to be told, as JSON.
             count: workers.
-            patience: seconds after which a worker that has not answered is killed.
         """
         self._cells = cells
         self._work = work
         self._count = count
-        self._patience = patience
+        self._patience = load_settings().total_seconds + _PATIENCE  # then a worker that has not answered is killed
         self._workers: list[_Worker] = []
+        gc.collect()
+        gc.freeze()  # a collection in a worker would touch, and so copy, every page that is shared
 
     def results(self, ids: Iterable[str]) -> Iterator[Done | Lost | None]:
         """Yield what became of each id, in the order in which it happens, and None now and then.
@@ -237,3 +242,15 @@ def _serve(channel: socket.socket, sandbox: Sandbox, work: Work) -> NoReturn:
             os._exit(1)
         channel.send(json.dumps(answer).encode())
     os._exit(0)
+
+
+def cores() -> int:
+    """Return how many cores this process may use: a container's quota counts, not what the machine has."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        if quota != "max":
+            count = min(count, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return count

@@ -4,7 +4,6 @@ A result is written once and never again. Whatever ends a run, another one on th
 """
 
 import errno
-import gc
 import os
 import re
 import time
@@ -30,14 +29,12 @@ from autograder.pack import grader_version
 from autograder.plugin import REFERENCE, Suites, run_suites
 from autograder.sandbox.client import IMPORT_DEADLINE, Reply, Sandbox, SandboxBroken
 from autograder.scoreboard import Watch
-from autograder.settings import load_settings
 from autograder.submission import UnreadableSubmission, read_submission
 from handout.problems import Assignment
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # Where a child finds its files: another place in each run, and of no interest.
 _PLACES = re.compile(r"/[^\s\"']*/accounting-grader-\w+/(submission/[0-9a-f]{16}|cells/child\d+)")
-_PATIENCE = 120  # seconds beyond the total for one submission: far more than the judge itself allows
 
 
 class SelfCheckFailed(Exception):
@@ -77,13 +74,10 @@ def grade_all(
     def job(suites: Suites) -> None:
         _check_self(suites, assignment)
         own.close()
-        gc.collect()
-        gc.freeze()  # a collection in a worker would touch, and so copy, every page that is shared
         planned = suites.planned()
         work = partial(_work, suites, files.path, folder, planned, _modules(assignment))
-        patience = load_settings().total_seconds + _PATIENCE
         # CUDA, which the reference has started in this process, does not survive a fork.
-        pool = Alone(cells, work) if device == "cuda" else Pool(cells, work, min(workers, len(todo)), patience)
+        pool = Alone(cells, work) if device == "cuda" else Pool(cells, work, min(workers, len(todo)))
         try:
             with Progressing(len(todo)) as show:
                 for result in pool.results(todo):
@@ -195,15 +189,3 @@ def _as_stop(error: OSError, folder: Path) -> Exception:
             f"{os.strerror(error.errno)}: make room where {folder} or temporary files are, and run it again"
         )
     return CannotGoOn(f"results cannot be written: {error}")
-
-
-def cores() -> int:
-    """Return how many cores this process may use: a container's quota counts, not what the machine has."""
-    count = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        if quota != "max":
-            count = min(count, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return count

@@ -40,19 +40,21 @@ class Limits:
         theirs = [getattr(other, each, None) for each in vars(self)]
         return [(type(each), each) for each in theirs] == [(type(each), each) for each in vars(self).values()]
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def float_limits(exponent_bits: int, mantissa_bits: int, has_inf: bool = True) -> Limits:
-    """Say it for those that build on it."""
-    if not 2 <= exponent_bits <= 10 + has_inf:
+    """Return a format's landmarks, by IEEE 754-2019: for the problems whose solutions may call the student's function.
+
+    Raises:
+        ValueError: naming a width that is outside its range.
+    """
+    if not 2 <= exponent_bits <= (11 if has_inf else 10):
         raise ValueError(f"{exponent_bits} exponent bits")
     if not 1 <= mantissa_bits <= 52:
         raise ValueError(f"{mantissa_bits} fraction bits")
-    top, eps = 2 ** (exponent_bits - 1) - (1 if has_inf else 0), 2.0**-mantissa_bits
-    least = 2.0 ** (2 - 2 ** (exponent_bits - 1))
-    significand = 2 - eps if has_inf else 2 - 2 * eps
-    return Limits(significand * 2.0**top, least, least * eps, eps, 1 + exponent_bits + mantissa_bits)
+    eps, bias = 2.0**-mantissa_bits, 2 ** (exponent_bits - 1) - 1
+    largest = (2 - eps) * 2.0**bias if has_inf else (2 - 2 * eps) * 2.0 ** (bias + 1)
+    smallest = 2.0 ** (1 - bias)
+    return Limits(largest, smallest, smallest * eps, eps, 1 + exponent_bits + mantissa_bits)
 
 
 RELIES_ON = {

@@ -25,7 +25,7 @@ WORDS = ("batch", "head", "query", "key", "d", "seq", "hidden", "i", "j", "out_d
 
 
 def matmul_flops(m: int, k: int, n: int) -> int:
-    """Say it for those that may build on it."""
+    """Return the FLOPs of (m, k) @ (k, n), or refuse a negative size: for the problems that may call the student's function."""
     for size in (m, k, n):
         if size < 0:
             raise ValueError(f"{size} is negative")

@@ -31,7 +31,7 @@ DTYPES = (
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Say it for training_memory, which may build on it."""
+    """Return the bytes of all storages behind tensors, each once: for training_memory, which may call the student's function."""
     return sum(storage.nbytes() for storage in {tensor.untyped_storage() for tensor in tensors})
 
 

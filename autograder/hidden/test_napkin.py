@@ -18,7 +18,7 @@ FLOAT_DTYPES = (
 
 
 def training_flops(num_parameters: float, num_tokens: float) -> float:
-    """Say it for training_days, which may build on it."""
+    """Return 6ND, or refuse a negative count: for training_days, which may call the student's function."""
     for value in (num_parameters, num_tokens):
         if value < 0:
             raise ValueError(f"{value} is negative")

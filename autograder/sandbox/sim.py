@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.library import Library, fallthrough_kernel
+from torch import library as operators
 from torch.utils import backend_registration
 from torch.utils._device import _device_constructors
 from torch.utils._mode_utils import no_dispatch
@@ -374,7 +374,7 @@ def register() -> None:
     backend_registration._setup_privateuseone_for_python_backend(NAME, _device_module())
     # A tensor's own operators come through its class. What makes a tensor of none does so by one of these in the end. (A fallback for
     # all operators would do as well, and takes 30 ms to register.)
-    library = Library("aten", "IMPL", "PrivateUse1")
+    library = operators.Library("aten", "IMPL", "PrivateUse1")
     for name in ("empty.memory_format", "empty_strided", "tril_indices", "triu_indices"):
         packet, _, overload = name.partition(".")
         library.impl(name, partial(_make, getattr(getattr(torch.ops.aten, packet), overload or "default")))
@@ -415,7 +415,7 @@ def _meet_first_tensor() -> None:
         del sys.modules[name]
 
 
-_libraries: list[Library] = []  # one that is forgotten takes its kernels with it
+_libraries: list[operators.Library] = []  # one that is forgotten takes its kernels with it
 
 
 def _device_module() -> ModuleType:
@@ -454,9 +454,9 @@ def manual_seed_all(seed: int) -> None:
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Return what torch.autocast may compute in; it asks before the first use, which is when kernels are made."""
     if len(_libraries) == 1:
-        rest = Library("_", "IMPL")
-        rest.fallback(fallthrough_kernel, "AutocastPrivateUse1")
-        library = Library("aten", "IMPL", "AutocastPrivateUse1")
+        rest = operators.Library("_", "IMPL")
+        rest.fallback(operators.fallthrough_kernel, "AutocastPrivateUse1")
+        library = operators.Library("aten", "IMPL", "AutocastPrivateUse1")
         for name in _LOWERED:
             library.impl(name, partial(_cast, getattr(torch.ops.aten, name), None))
         for name in _RAISED:

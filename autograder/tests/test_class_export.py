@@ -220,7 +220,7 @@ def test_a_folder_that_nobody_names_is_noticed(tmp_path):
 
 
 def test_windows_line_ends_cost_no_names(tmp_path):
-    text = f'submission_1:\n{PERSON}  :results: "\x07"\nsubmission_2:\n{PERSON.replace("Ann", "Bob")}'.replace(
+    text = f'submission_1:\n{PERSON}  :results: "\x07"\nsubmission_2:\n{PERSON.replace("Ana", "Bob")}'.replace(
         "\n", "\r\n"
     )
     (tmp_path / "submission_metadata.yml").write_bytes(text.encode())

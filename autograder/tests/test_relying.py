@@ -55,8 +55,6 @@ def test_a_right_answer_that_says_more_is_kept():
         def __eq__(self, other: object) -> bool:
             return getattr(other, "value", None) == self.value
 
-        __hash__ = None  # type: ignore[assignment]
-
     own = SimpleNamespace(value=6.0, note="of the student's own")
     probe = relying("dtypes", {"limits": lambda: Limits(6.0)}, lambda lib: lib.dtypes.limits())
 

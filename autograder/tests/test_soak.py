@@ -19,7 +19,11 @@ TEST = "test_strides.py::test_flat_index"
 def found(kind: str, *outcomes: str | None) -> list[str]:
     """Return the differences among what one candidate's row comes to from run to run; None: its worker dies."""
     candidate = Candidate("one", kind, None, {})
-    return list(differences(Graded(run, candidate, each and {TEST: each}) for run, each in enumerate(outcomes)))
+    return list(
+        differences(
+            Graded(conditions(run, PARTS), candidate, each and {TEST: each}) for run, each in enumerate(outcomes)
+        )
+    )
 
 
 @pytest.mark.parametrize(("losing", "number"), [((), 0), ((2,), 1), ((0, 1, 2, 3), 4)])

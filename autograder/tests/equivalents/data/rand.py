@@ -5,6 +5,7 @@ like an array: nothing is read before it is indexed, and then only the pages tha
 """
 
 import os
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 def open_tokens(path: str | os.PathLike[str], dtype: npt.DTypeLike) -> np.memmap:
-    num_bytes, token_bytes = os.stat(path).st_size, np.dtype(dtype).itemsize  # noqa: PTH116 - path may be a string
+    num_bytes, token_bytes = Path(path).stat().st_size, np.dtype(dtype).itemsize
     if num_bytes == 0 or num_bytes % token_bytes != 0:
         raise ValueError(f"{path} has {num_bytes} bytes, which is not a whole number of tokens of {token_bytes} bytes")
     return np.memmap(path, dtype=dtype, mode="r")  # the default mode, "r+", could change the file
