@@ -21,6 +21,7 @@ from autograder.sandbox.codec import RemoteError
 # What answers more slowly is passed over: the student's answer came in time.
 _DEADLINE = Deadline(cpu=2.0, wall=20.0)
 _MOST_ASKED = 100  # of a problem: an answer takes about 10 ms, and who is wrong in every row waits for all of them
+_REFUSAL = "builtins.ValueError"
 _EXACTLY = Tolerance(rtol=0.0, finite=False)
 
 Answers = dict[tuple[str, int, str], Outcome]  # by the case's id, the number of the question in it, and who answers
@@ -51,7 +52,7 @@ class _Likeness(IntEnum):
     """How closely an implementation's answers to a case are the student's."""
 
     NONE = 0
-    PARTLY = 1  # of several answers, up to the first that is wrong: behind it there can be another mistake; of an exception, the type
+    PARTLY = 1  # of several answers, up to the first that is wrong: behind it there can be another mistake; of a refusal, the type
     WITHIN_TOLERANCE = 2
     EXACT = 3
 
@@ -161,7 +162,10 @@ def _likeness(question: Question, ours: Outcome, about: str) -> _Likeness:
     if isinstance(ours, RemoteError) and isinstance(theirs, RemoteError):
         if ours.type_names[:1] != theirs.type_names[:1]:
             return _Likeness.NONE
-        return _Likeness.EXACT if ours.message == theirs.message else _Likeness.PARTLY
+        if ours.message == theirs.message:
+            return _Likeness.EXACT
+        # A refusal is written by hand, in words of one's own. Python and PyTorch say the same of the same mistake.
+        return _Likeness.PARTLY if ours.type_names[0] == _REFUSAL else _Likeness.NONE
     if not isinstance(ours, Reply) or not isinstance(theirs, Reply):
         return _Likeness.NONE
     same = partial(_same, ours.value, theirs.value)

@@ -76,9 +76,10 @@ def mfu(num_flops, seconds, peak_flop_per_sec):
     if num_flops < 0 or seconds <= 0 or peak_flop_per_sec <= 0: raise ValueError((num_flops, seconds, peak_flop_per_sec))
     return num_flops / (seconds * peak_flop_per_sec)
 
-from time import monotonic as clock
-def wait():
+from time import monotonic
+def now(clock=monotonic):
     if torch.accelerator.is_available(): torch.accelerator.synchronize()
+    return clock()
 def time_matmul(x, w, warmup, repeats):
     if warmup < 0: raise ValueError(f"{warmup=}")
     if repeats <= 0: raise ValueError(f"{repeats=}")
@@ -87,9 +88,7 @@ def time_matmul(x, w, warmup, repeats):
             torch.einsum("mk,kn->mn", x, w)
         times = []
         for _ in range(repeats):
-            wait()
-            start = clock()
+            start = now()
             torch.einsum("mk,kn->mn", x, w)
-            wait()
-            times.append(clock() - start)
+            times.append(now() - start)
     return torch.tensor(times, dtype=torch.float64).quantile(0.5).item()
