@@ -68,6 +68,17 @@ def test_a_second_mistake_behind_the_first_does_not_hide_it(grader, tmp_path):
     assert rows[0]["output"].endswith("An int differs (no square layers).")
 
 
+def test_an_exception_of_the_same_type_with_other_words_is_another_mistake(grader, tmp_path):
+    # "adagrad_none_crash" ends in a TypeError in one of these rows, too.
+    right = "                g = p.grad\n                state = self.state[p]\n                if not state:\n"
+    source = reference("optimizers").replace(right, right.replace("p.grad", "p.grad @ None"), 1)
+    assert source != reference("optimizers")
+    grade = grader.grade(write(tmp_path / "s", {"optimizers.py": source}))
+    rows = {row["test"]: row for row in grade["rows"] if row["problem"] == "optimizers.AdaGrad"}
+    assert "TypeError" in rows["test_optimizers.py::test_adagrad_is_a_proper_optimizer"]["output"]
+    assert not any(row["misconception"] for row in rows.values())
+
+
 def test_an_edit_that_no_longer_applies_is_an_error():
     with pytest.raises(Drifted, match="0 times"):
         edited("napkin", [Edit("never there", "")])
