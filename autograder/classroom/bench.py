@@ -17,8 +17,8 @@ from pathlib import Path
 from rich.progress import Progress
 from rich.table import Table
 
-from autograder.bench import Cost, peak_pss, run, start
 from autograder.classroom.record import all_records
+from autograder.costs import Cost, peak_pss, run, start
 from handout.problems import load_assignment
 
 _ROOT = Path(__file__).parents[2]

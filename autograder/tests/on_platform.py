@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from autograder.bench import pss
+from autograder.costs import pss
 from autograder.pack import autograder_files
 from autograder.sandbox import uids
 from autograder.tests import docker, written

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from autograder.bench import pss
+from autograder.costs import pss
 
 _FIRST_UID, _UIDS = 40_000, 256  # as sandbox.uids hands them out: so many a grader
 
