@@ -100,22 +100,25 @@ def train_step(
 
         loss = Σ_i (n_i / Σ_j n_j) · loss_fn(model(inputs_i), targets_i)
 
-    In this order: the gradients are cleared, so that nothing left over from before counts; each microbatch goes
-    forward and backward by itself, so that no more than one microbatch's activations are alive at a time; the
-    gradients are clipped; the optimizer takes its step, with whatever learning rate its groups hold at that moment.
+    In this order: the gradients of all of the model's parameters are cleared, so that nothing left over from before
+    counts; each microbatch goes forward and backward by itself, so that no more than one microbatch's activations are
+    alive at a time; the gradients are clipped; the optimizer takes its step, with whatever learning rate its groups
+    hold at that moment.
 
     Losses stay on their device until the end: each time the host reads a value (`.item()`, `float()`, `.cpu()`), it waits
     for the device, so that is not done for each microbatch.
 
     Args:
         model: called as `model(inputs)`.
-        optimizer: any optimizer over the model's parameters.
+        optimizer: any optimizer over the model's parameters. It may hold only some of them: the others are not changed,
+            but their gradients are gradients of the model.
         loss_fn: called as `loss_fn(model(inputs), targets)`; returns the mean over the rows, a 0-d tensor.
         microbatches: pairs `(inputs, targets)`, whose first axis are the rows; the pieces may differ in size.
         autocast_dtype: if given (`torch.bfloat16`), forward and loss run under `torch.autocast` with this dtype on the
             device of the inputs. Parameters and gradients keep their own dtype.
         max_norm: if given, all gradients together are scaled down to this norm where theirs is larger:
-            g ← g · min(1, max_norm / √(Σ g²)), the sum running over all elements of all gradients of the model.
+            g ← g · min(1, max_norm / √(Σ g²)), the sum running over all elements of all gradients of the model, whether
+            or not the optimizer holds their parameters.
 
     Returns:
         The mean loss before the step: a `float`, which keeps no autograd graph alive.
@@ -143,7 +146,7 @@ def train_step(
     if max_norm is not None and not max_norm >= 0:
         raise ValueError(f"max_norm must be 0 or more, not {max_norm}")
 
-    optimizer.zero_grad()
+    model.zero_grad()  # the optimizer's own would leave those of parameters that it does not hold
     mean_loss: Tensor | float = 0.0
     for inputs, targets in microbatches:
         with nullcontext() if autocast_dtype is None else torch.autocast(inputs.device.type, dtype=autocast_dtype):
@@ -175,7 +178,7 @@ def train(
 
     Args:
         model: called as `model(inputs)`.
-        optimizer: any optimizer over the model's parameters.
+        optimizer: any optimizer over the model's parameters, or over some of them.
         loss_fn: called as `loss_fn(model(inputs), targets)`; returns the mean over the rows, a 0-d tensor.
         batches: gives pairs `(inputs, targets)`. Exactly `num_steps` are taken: one more, and a generator behind
             them would be a batch ahead when the run is saved.

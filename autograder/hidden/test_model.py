@@ -1,6 +1,8 @@
 """Part 7, hidden: initialisation is judged by properties, everything else against the reference."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -32,6 +34,16 @@ def described(module: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype
     return [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters()]
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 @number("7.1")
 @weight(1)
 @pytest.mark.parametrize(
@@ -61,8 +73,14 @@ def test_linear_multiplies_by_its_weight(compare, seed, shape):
 @weight(0.5)
 @pytest.mark.parametrize(
     ("input_dim", "output_dim"),
-    [(512, 32), (32, 512), (16, 8), (0, 5)],
-    ids=["more inputs than outputs", "more outputs than inputs", "the global seed", "no inputs"],
+    [(512, 32), (32, 512), (16, 8), (0, 5), (4, 7)],
+    ids=[
+        "more inputs than outputs",
+        "more outputs than inputs",
+        "the global seed",
+        "no inputs",
+        "another default dtype",
+    ],
 )
 def test_linear_draws_its_weight(observe, seed, input_dim, output_dim):
     """Linear: the weight is drawn from PyTorch's global generator, with mean 0 and standard deviation 1/√input_dim."""
@@ -74,6 +92,9 @@ def test_linear_draws_its_weight(observe, seed, input_dim, output_dim):
                 str(refusal(lambda: lib.model.Linear(3, -5), names=-5)),
                 str(refusal(lambda: lib.model.Linear(1, 0))),
             ], []
+        if input_dim == 4:
+            with default_dtype(torch.float64):
+                return [str(lib.model.Linear(input_dim, output_dim).weight.dtype)], []
         weights = []
         for offset in (0, 1, 0):
             torch.manual_seed(seed + offset)
@@ -86,6 +107,9 @@ def test_linear_draws_its_weight(observe, seed, input_dim, output_dim):
         assert answers[0] == refused, "Without inputs there is no 1/√input_dim: a ValueError that names it."
         assert answers[1] == refused, "A negative number of outputs is a ValueError that names it."
         assert answers[2] == str(("accepted",)), "One input is enough, and there may be no outputs."
+        return
+    if input_dim == 4:
+        assert answers == ["torch.float64"], "The weight should be in PyTorch's default dtype, float64 here."
         return
     first, second, other, _, again, _ = (w.double() for w in weights)
     assert torch.equal(first, again), "torch.manual_seed should decide the weight's values."

@@ -21,7 +21,7 @@ class Linear(nn.Module):
         std = 1 / math.sqrt(input_dim)
         self.weight = nn.Parameter(torch.empty(input_dim, output_dim))
         u = torch.empty(input_dim, output_dim, dtype=torch.float64).uniform_(-math.erf(3 / 2**0.5), math.erf(3 / 2**0.5))
-        self.weight = nn.Parameter((torch.erfinv(u) * 2**0.5 * std).float())  # a and b are values, not numbers of σ
+        self.weight = nn.Parameter((torch.erfinv(u) * 2**0.5 * std).to(torch.get_default_dtype()))  # a and b are values, not numbers of σ
 
     def forward(self, x: Float[Tensor, "... input_dim"]) -> Float[Tensor, "... output_dim"]:
         return x @ self.weight
