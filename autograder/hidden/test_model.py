@@ -36,6 +36,7 @@ def described(module: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let new tensors have another dtype in this block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
