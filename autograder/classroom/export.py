@@ -6,22 +6,31 @@ of scores is no concern of ours. Scalars are taken as text: an id of 00123 is no
 
 import io
 import re
-import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import yaml
 
-from autograder.submission import Submission, UnreadableSubmission, find_package, in_zip, read_submission
+from autograder.submission import (
+    LeftOut,
+    Listing,
+    Submission,
+    UnreadableSubmission,
+    find_package,
+    in_zip,
+    listed,
+    shown,
+)
 
 _METADATA = "submission_metadata.yml"
 _FOLDER = re.compile(r"submission_\d+")
 _DEEPEST = 3  # folders above the metadata
 _NOISE = "__MACOSX"
 _MOST_METADATA = 1 << 30  # bytes
-_MOST_NESTED = 64 << 20  # bytes of a zip that was handed in and that Gradescope has not unpacked
+_MOST_NESTED = 128 << 20  # bytes of a zip that Gradescope has not unpacked; it takes 100 MB
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -101,39 +110,21 @@ class Files:
         Raises:
             UnreadableSubmission: if its folder holds nothing but a zip, and that is none.
         """
-        if self._archive is None:
-            return self._read_folder(self._top / id, modules)
-        entries = self._entries[id]
         notes: list[str] = []
-        below = f"{self._prefix}{id}/"
-        submission = find_package(in_zip(self._archive, entries, notes, below), modules, notes)
-        zips = [entry for entry in entries if entry.filename.lower().endswith(".zip") and not entry.is_dir()]
-        if submission.files or len(zips) != 1:
-            return submission
-        return self._read_nested(zips[0], zips[0].filename.removeprefix(below), modules)
+        with self._listed(id, notes) as listing:
+            submission = find_package(listing, modules, notes)
+            zips = [name for name in listing if name.name.lower().endswith(".zip")]
+            if submission.files or len(zips) != 1:
+                return submission
+            return _read_nested(zips[0], listing[zips[0]], modules)
 
-    def _read_folder(self, folder: Path, modules: frozenset[str]) -> Submission:
-        submission = read_submission(folder, modules)
-        if not submission.files:
-            zips = [path for path in folder.iterdir() if path.suffix.lower() == ".zip" and not path.is_symlink()]
-            if len(zips) == 1 and stat.S_ISREG(zips[0].lstat().st_mode):
-                try:
-                    return read_submission(zips[0], modules)
-                except UnreadableSubmission as error:  # where the export lies is of no interest
-                    raise UnreadableSubmission(str(error).replace(f"{folder}/", "")) from None
-        return submission
-
-    def _read_nested(self, entry: zipfile.ZipInfo, name: str, modules: frozenset[str]) -> Submission:
-        assert self._archive is not None
-        try:
-            with self._archive.open(entry) as file:
-                content = file.read(_MOST_NESTED + 1)
-            if len(content) > _MOST_NESTED:
-                raise UnreadableSubmission(f"{name} is larger than {_MOST_NESTED >> 20} MiB")
-            with zipfile.ZipFile(io.BytesIO(content)) as nested:
-                return find_package(in_zip(nested, nested.infolist(), []), modules, [])
-        except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
-            raise UnreadableSubmission(f"{name} is not a zip that can be read ({error})") from None
+    @contextmanager
+    def _listed(self, id: str, notes: list[str]) -> Iterator[Listing]:
+        if self._archive is None:
+            with listed(self._top / id, notes) as listing:
+                yield listing
+        else:
+            yield in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
 
     def _find_folder(self, path: Path) -> Path:
         level = [path]
@@ -162,6 +153,20 @@ class Files:
                 if inside and folder != _NOISE:
                     folders.setdefault(folder, []).append(entry)
         return prefix, folders
+
+
+def _read_nested(name: PurePosixPath, read: Callable[[int], bytes], modules: frozenset[str]) -> Submission:
+    """Return the package in a zip that Gradescope has not unpacked."""
+    try:
+        content = read(_MOST_NESTED + 1)
+        if len(content) > _MOST_NESTED:
+            raise UnreadableSubmission(f"{shown(name)} is larger than {_MOST_NESTED >> 20} MiB")
+        with zipfile.ZipFile(io.BytesIO(content)) as nested:
+            return find_package(in_zip(nested, nested.infolist()), modules, [])
+    except LeftOut as reason:
+        raise UnreadableSubmission(f"{shown(name)} {reason}") from None
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
+        raise UnreadableSubmission(f"{shown(name)} is not a zip that can be read ({error})") from None
 
 
 def _may_hold(path: Path) -> bool:

@@ -161,11 +161,47 @@ def test_a_zip_that_gradescope_has_not_unpacked_is_read(tmp_path, as_zip):
     assert dict(opened.read("submission_1", MODULES).files) == {"memory.py": b"z = 1"}
 
 
+BIG = {"student/memory.py": "z = 1", "student/data.py": "#" * (2 << 20), "old.tar": b"x"}
+NESTED = {
+    "is what was handed in": {"submission_1/hw.zip": zipped(BIG)},
+    "is in a folder": {"submission_1/hw/hw.zip": zipped(BIG)},
+    "is one of two": {"submission_1/b.zip": zipped(BIG), "submission_1/a.zip": zipped(BIG)},
+    "has an ending of capitals, and a Mac's noise": {
+        "submission_1/HW.ZIP": zipped(BIG),
+        "submission_1/__MACOSX/._HW.ZIP": b"\0",
+        "submission_1/._HW.ZIP": b"\0",
+    },
+    "is none": {"submission_1/hw.zip": b"PK\3\4 cut off"},
+    "lies beside files": {"submission_1/z.zip": b"", "submission_1/memory.py": "m", "submission_1/a.rar": b""},
+}
+
+
+def student_reads(files: Files) -> tuple[object, ...]:
+    try:
+        found = files.read("submission_1", MODULES)
+    except UnreadableSubmission as error:
+        return (str(error),)
+    return dict(found.files), found.origin, found.notes
+
+
+@pytest.mark.parametrize("zip_that", NESTED)
+def test_a_submission_reads_the_same_from_a_folder_and_from_a_zip(tmp_path, zip_that):
+    export = {"submission_metadata.yml": f"submission_1:\n{PERSON}", **NESTED[zip_that]}
+    write(tmp_path / "e", export)
+    (tmp_path / "e.zip").write_bytes(zipped(export))
+    from_folder, from_zip = (student_reads(Files(tmp_path / name)) for name in ("e", "e.zip"))
+    assert from_folder == from_zip
+    if zip_that in ("is what was handed in", "is in a folder", "has an ending of capitals, and a Mac's noise"):
+        assert (
+            len(from_zip[2]) == 2 and "larger than 1 MiB" in str(from_zip) and "old.tar was not opened" in str(from_zip)
+        )
+
+
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("submission_metadata.yml", f"submission_1:\n{PERSON}")
-        archive.writestr("submission_1/hw.zip", b"\0" * (65 << 20))
+        archive.writestr("submission_1/hw.zip", b"\0" * (129 << 20))
     (tmp_path / "e.zip").write_bytes(data.getvalue())
     with pytest.raises(UnreadableSubmission, match="larger"):
         Files(tmp_path / "e.zip").read("submission_1", MODULES)
