@@ -3,6 +3,7 @@
 import csv
 import html
 import re
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from autograder.tests import browser
 from autograder.tests.handed_in import reference, replaced
 from autograder.tests.running import run
 from handout.problems import load_assignment
+from tests.submission import write_atomically
 
 ASSIGNMENT = load_assignment()
 BONUS = next(problem for problem in ASSIGNMENT.problems if problem.bonus)
@@ -155,6 +157,18 @@ def test_a_file_that_is_no_record_counts_as_none(tmp_path, content):
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     assert load(tmp_path, "submission_1") is None
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_not_there_in_part(tmp_path):
+    (tmp_path / "report.html").write_bytes(b"before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(tmp_path / "report.html", b"x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"report.html": b"before"}
 
 
 # Numbers
