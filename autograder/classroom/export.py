@@ -5,6 +5,7 @@ of scores is no concern of ours. Scalars are taken as text: an id of 00123 is no
 """
 
 import io
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -188,6 +189,9 @@ def read_export(files: Files) -> Export:
             warnings.append(f"the folder {id} is not in {_METADATA}: it is not graded")
     handed_in = []
     for id, (students, created_at) in entries.items():
+        if not _names_a_folder(id):
+            warnings.append(f"{id[:100]!r} in {_METADATA} names no folder of the export: it is left out")
+            continue
         if id not in files.ids:
             warnings.append(f"{id} is in {_METADATA}, but there is no folder of that name")
         handed_in.append(HandedIn(id, students, created_at, id in files.ids))
@@ -200,6 +204,11 @@ def read_export(files: Files) -> Export:
             warnings.append(f"{submission.id} and {other} are of the same student")
         seen |= dict.fromkeys(own, submission.id)
     return Export(tuple(sorted(handed_in, key=lambda submission: _order(submission.id))), tuple(warnings))
+
+
+def _names_a_folder(id: str) -> bool:
+    """Tell whether a name can be that of a submission's folder, in the export and in a run's, and leads out of neither."""
+    return id.isprintable() and "/" not in id and not id.startswith(".") and 0 < len(os.fsencode(id)) < 256
 
 
 def _order(id: str) -> tuple[int, str]:

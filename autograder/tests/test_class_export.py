@@ -1,6 +1,7 @@
 """Gradescope's export as it really is: Ruby's YAML, what students print into it, and what file managers add."""
 
 import io
+import json
 import zipfile
 from pathlib import Path
 
@@ -253,6 +254,21 @@ def test_a_folder_that_nobody_names_is_noticed(tmp_path):
     assert [warning for warning in warnings if "it is not graded" in warning] == [
         "the folder late_bob is not in submission_metadata.yml: it is not graded"
     ]
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+@pytest.mark.parametrize("name", ["..", ".", "../secret", "/etc", "a/b", ".git", "", "a\n../b", "x" * 300])
+def test_a_name_that_leaves_the_export_is_left_out_with_one_line(tmp_path, name, as_zip):
+    files = {
+        "submission_metadata.yml": f"submission_1:\n{PERSON}{json.dumps(name)}:\n{PERSON.replace('1', '2')}",
+        "secret/memory.py": "",
+    }
+    write(tmp_path / "e", files)
+    (tmp_path / "e.zip").write_bytes(zipped(files | {"e/../memory.py": "", "e/./memory.py": ""}, "e/"))
+    export = read(tmp_path / ("e.zip" if as_zip else "e"))[1]
+    assert [one.id for one in export.handed_in] == ["submission_1"]
+    (warning,) = [warning for warning in export.warnings if "names no folder" in warning]
+    assert len(warning.splitlines()) == 1 and "submission_metadata.yml" in warning and len(warning) < 300
 
 
 def test_windows_line_ends_cost_no_names(tmp_path):
