@@ -131,6 +131,21 @@ def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
         read_marks(tmp_path / "manual.csv", [handed_in("submission_1", ANA), handed_in("submission_2", ANA)])
 
 
+def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
+    """Where one that a spreadsheet would compute is shielded from it."""
+    formula = handed_in("submission_1", Student("=1+1", "=7", "+a@example.edu"), Student("Bo", "'", "bo@example.edu"))
+    write_grades(tmp_path, lines([formula], {}, Marks(())), ASSIGNMENT, [])
+    sid, email = table(tmp_path / "grades.csv")[0]["SID"], table(tmp_path / "grades.csv")[0]["Email"]
+    assert (sid, email) == ("'=7", "'+a@example.edu")
+    for who, points in ((sid, 1.0), ("=7", 1.0), (email, 1.0)):
+        (tmp_path / "manual.csv").write_text(f"who,points,why\n{who},1,\n", encoding="utf-8")
+        given = read_marks(tmp_path / "manual.csv", [formula])
+        assert [line.manual for line in lines([formula], {}, given)] == [points, None]
+    (tmp_path / "manual.csv").write_text("who,points,why\n'bo@example.edu,1,\n", encoding="utf-8")
+    with pytest.raises(BadMarks, match="nobody in the export"):
+        read_marks(tmp_path / "manual.csv", [formula])
+
+
 def test_a_file_of_marks_with_other_columns_is_refused(tmp_path):
     (tmp_path / "manual.csv").write_text("name,points\nAna,1\n", encoding="utf-8")
     with pytest.raises(BadMarks, match="the first line must be who,points,why"):
