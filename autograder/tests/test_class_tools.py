@@ -298,6 +298,33 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
     assert code == 0 and out.splitlines() == said
 
 
+@pytest.mark.parametrize(
+    ("status", "detail", "said"),
+    [
+        (
+            "unreadable",
+            "a\x1b[2Jb.zip is no zip",
+            ["submission_1  1 -> unreadable", "    unreadable: a\ufffd[2Jb.zip is no zip"],
+        ),
+        (
+            "no files",
+            "",
+            ["submission_1  1 -> 0  -1", "    no files", "    -1  test_napkin.py::test_a: passed -> failed"],
+        ),
+    ],
+)
+def test_a_regrade_says_why_a_status_changed(tmp_path, status, detail, said):
+    rows = [(row if status == "unreadable" else lost)("napkin.training_flops", "a")]
+    save(record("submission_1", row("napkin.training_flops", "a")), tmp_path / "before")
+    save(record("submission_1", *rows, status=status, detail=detail), tmp_path / "after")
+    assert (
+        told(changes(tmp_path / "before", tmp_path / "after"), tmp_path / "before", tmp_path / "after")[: len(said)]
+        == said
+    )
+    back = told(changes(tmp_path / "after", tmp_path / "before"), tmp_path / "after", tmp_path / "before")
+    assert back[1] == said[1], "nor is it known why there was none before"
+
+
 def test_a_merge_adds_bonus_rows_of_the_same_files_only():
     a, bonus = row("napkin.training_flops", "a"), row(BONUS.id, "gpu", BONUS.points)
     cpu = {f"submission_{i}": record(f"submission_{i}", a) for i in (1, 2, 3)}
