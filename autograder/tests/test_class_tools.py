@@ -2,6 +2,7 @@
 
 import csv
 import html
+import json
 import re
 import resource
 from dataclasses import replace
@@ -436,6 +437,29 @@ def test_a_report_without_identities_has_none(run_folder):
     for word in ("Ana", "=Bo", "00123", "example.edu", "Person", "submission_", "owned", "Q77Z"):
         assert word not in page, word
     assert "No. 1" in page
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_a_report_counts_who_has_a_grade_in_one_way_and_loses_no_rows_of_the_others(tmp_path, anonymous):
+    a, missing = row("napkin.training_flops", "a"), lost("napkin.training_flops", "a", cause="missing")
+    people = [handed_in(f"submission_{i}", Student(f"P{i}", "", "")) for i in (1, 2, 3)]
+    records = {
+        "submission_1": record("submission_1", a),
+        "submission_2": record("submission_2", missing, status="no files"),
+        "submission_3": record("submission_3", missing, status="unreadable", detail="hw.zip is none"),
+    }
+    write_report(tmp_path, ASSIGNMENT, people, records, lines(people, records, Marks(())), anonymous)
+    page = text_of(tmp_path / "report.html")
+    assert "<b>2</b><span>graded</span>" in page and "with 2 submissions" in page
+    lists = dict(re.findall(r"<h3>(.*?)</h3>\s*(.*?)(?=<h[23])", page, re.DOTALL))
+    assert lists["Submissions without a grade"].count("<li>") == lists["Submissions without files"].count("<li>") == 1
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert sorted("none" if rows is None else str(len(rows)) for _, _, rows in data["students"].values()) == [
+        "0",
+        "1",
+        "none",
+    ]
+    assert class_statistics(list(records.values()), ASSIGNMENT).causes == {"missing": (1, 1)}
 
 
 PROBE = """<script>
