@@ -135,7 +135,7 @@ def test_a_dead_worker_costs_only_its_own_submission_which_the_next_run_tries_ag
         code, _, err = command.end()
         how = "the worker ended with status 1 while it graded this, and the next one was ended by SIGKILL"
         assert code == 0 and f"submission_1: crashed: {how}" in err, err
-        assert traces.eventually(command.has_left_nothing)
+        assert traces.eventually(command.has_left_nothing), "a zygote that is killed cannot remove its own folder"
     lines = grades(out)
     assert (lines["submission_1"]["Status"], lines["submission_1"]["Total Score"]) == ("crashed", "")
     assert (lines["submission_2"]["Status"], lines["submission_2"]["Total Score"]) == ("graded", "13")
