@@ -3,8 +3,11 @@
 import csv
 import html
 import json
+import os
 import re
 import resource
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,6 +300,18 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
     assert any("has marks that a person gave" in line for line in said)
     code, out, _ = run("regrade", before, after)
     assert code == 0 and out.splitlines() == said
+
+
+@pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")], ids=" and ".join)
+def test_a_command_whose_output_nobody_reads_does_its_work_without_a_word(tmp_path, streams):
+    """As in `make regrade | head`: the reader is gone."""
+    save(record("submission_1", row("napkin.training_flops", "a")), tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "autograder", "regrade", tmp_path, tmp_path]
+    ended = subprocess.run(command, **{"stderr": subprocess.PIPE} | dict.fromkeys(streams, writer))
+    os.close(writer)
+    assert (ended.returncode, ended.stderr or b"") == (0, b"")
 
 
 @pytest.mark.parametrize(
