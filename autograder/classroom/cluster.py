@@ -13,14 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from autograder.classroom.progress import Progressing
 from autograder.classroom.record import load
+from autograder.commands import STOPPING
 from tests.submission import write_atomically
 
 Kind = Literal["slurm", "local"]
@@ -83,9 +84,12 @@ class Cluster:
             part = place / f"part-{name}-{i}.txt"
             write_atomically(part, "".join(f"{id}\n" for id in ids[i::count]).encode())
             parts.append(part)
-        jobs = self._submit(place, [command(part) for part in parts])
+        jobs: Sequence[Any] = ()
         left = dict.fromkeys(ids)
         try:
+            # In the jobs too, to which a terminal sends it as well: it is us who end them.
+            with _held_back(signal.SIGINT):
+                jobs = self._submit(place, [command(part) for part in parts])
             write_atomically(place / "running.json", json.dumps([self.kind, *(job.job_id for job in jobs)]).encode())
             running = True
             while running and left:
@@ -97,10 +101,11 @@ class Cluster:
                         show.result(id, record.status, record.detail)
                 show.tick()
         finally:
-            _cancel(self.kind, jobs)
-            (place / "running.json").unlink(missing_ok=True)
-            for part in parts:
-                part.unlink(missing_ok=True)
+            with _held_back(*STOPPING):
+                _cancel(self.kind, jobs)
+                (place / "running.json").unlink(missing_ok=True)
+                for part in parts:
+                    part.unlink(missing_ok=True)
         return list(left)
 
     def _submit(self, place: Path, commands: Sequence[list[str]]) -> Sequence[Any]:
@@ -121,6 +126,16 @@ class Cluster:
                 return executor.submit_array(functions)
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             raise NoCluster(f"no job could be handed in: {str(error).strip().splitlines()[-1]}") from None
+
+
+@contextmanager
+def _held_back(*signals: signal.Signals) -> Iterator[None]:
+    """Let signals wait until the `with` block ends; what is started in it never gets them, unless it asks for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def command(*arguments: object) -> list[str]:
@@ -151,13 +166,16 @@ def _cancel(kind: str, jobs: Sequence[Any]) -> None:
     if kind == "slurm":
         _cancel_slurm({job.job_id.split("_")[0] for job in jobs})
     else:
-        for job in jobs:
-            _end_local(int(job.job_id))
-            with suppress(Exception):
-                job._process.wait(30)
+        until = time.monotonic() + 30
+        while (running := [job for job in jobs if not job.done()]) and time.monotonic() < until:
+            for job in running:  # again and again: one that is just starting a process has passed nothing on to it
+                _end_local(int(job.job_id))
+            time.sleep(0.5)
 
 
 def _cancel_slurm(ids: set[str]) -> None:
+    if not ids:  # none could be handed in
+        return
     subprocess.run(["scancel", *ids], capture_output=True)
     until = time.monotonic() + 60
     while _queued(ids) and time.monotonic() < until:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,16 @@ def test_jobs_of_this_machine_yield_the_same_results_as_workers(shared, tree):
         assert code == 0, err
     assert results(shared / "jobs-out") == results(shared / "workers-out")
     assert (shared / "jobs-out" / "grades.csv").read_text() == (shared / "workers-out" / "grades.csv").read_text()
+
+
+@pytest.mark.parametrize("processes", [0, 6], ids=["while they start", "while they grade"])
+def test_ctrl_c_ends_jobs_of_this_machine_in_one_line(shared, tree, processes):
+    folder, out = export(shared / "stopped", {"submission_1": SLOW}), shared / f"stopped-out{processes}"
+    arguments = ["class", folder, "--out", out, "--cluster", "local", "--workers", 1]
+    with started(*arguments, tree=tree) as command:
+        assert traces.eventually(lambda: (out / "jobs" / "running.json").exists(), 60)
+        assert traces.eventually(lambda: len(traces.descendants(command.process.pid)) >= processes, 60)
+        command.signal(signal.SIGINT, whole_group=True)
+        code, _, err = command.end(30)
+        assert code == 130 and [line for line in err.splitlines() if " graded" not in line] == ["class: stopped"], err
+        assert command.has_left_nothing()
