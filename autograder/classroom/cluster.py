@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autograder.classroom.progress import Progressing
-from autograder.classroom.record import load
+from autograder.classroom.record import Status, load
 from autograder.commands import STOPPING
 from tests.submission import write_atomically
 
@@ -61,11 +62,14 @@ class Cluster:
         place = folder.resolve() / "jobs"
         place.mkdir(exist_ok=True)
         _end_jobs_of_a_killed_run(place)
-        left = list(ids)
+        statuses: dict[str, Status] = {}
+        left, rounds = list(ids), 0
         with Progressing(len(left)) as show:
-            for number in range(_ROUNDS):
-                if left:
-                    left = self._round(place, folder, left, command, show, f"{int(time.time())}-{number}")
+            while left and rounds < _ROUNDS:
+                statuses |= self._round(place, folder, left, command, show, f"{int(time.time())}-{rounds}")
+                left, rounds = [id for id in left if id not in statuses], rounds + 1
+        if not left and rounds <= 1 and not {"crashed", "grader failed"} & set(statuses.values()):
+            shutil.rmtree(place, ignore_errors=True)  # whose logs say nothing that anybody wants to know
         return left
 
     def _round(
@@ -76,8 +80,8 @@ class Cluster:
         command: Callable[[Path], list[str]],
         show: Progressing,
         name: str,
-    ) -> list[str]:
-        """Hand out the submissions once, wait for the jobs to end, and return what has no result then."""
+    ) -> dict[str, Status]:
+        """Hand out the submissions once, wait for the jobs to end, and return the statuses of those that have a result then."""
         count = self.jobs or (math.ceil(len(ids) / _SHARE) if self.kind == "slurm" else 1)
         parts = []
         for i in range(min(count, len(ids))):
@@ -85,19 +89,20 @@ class Cluster:
             write_atomically(part, "".join(f"{id}\n" for id in ids[i::count]).encode())
             parts.append(part)
         jobs: Sequence[Any] = ()
-        left = dict.fromkeys(ids)
+        statuses: dict[str, Status] = {}
         try:
             # In the jobs too, to which a terminal sends it as well: it is us who end them.
             with _held_back(signal.SIGINT):
                 jobs = self._submit(place, [command(part) for part in parts])
             write_atomically(place / "running.json", json.dumps([self.kind, *(job.job_id for job in jobs)]).encode())
             running = True
-            while running and left:
-                time.sleep(max(_POLL, len(left) / 2000))  # a look is a file a submission, on a disk that others use too
+            while running and len(statuses) < len(ids):
+                missing = len(ids) - len(statuses)
+                time.sleep(max(_POLL, missing / 2000))  # a look is a file a submission, on a disk that others use too
                 running = _any_running(self.kind, jobs)  # first: a job may write until it ends
-                for id in list(left):
-                    if record := load(folder, id):
-                        del left[id]
+                for id in ids:
+                    if id not in statuses and (record := load(folder, id)):
+                        statuses[id] = record.status
                         show.result(id, record.status, record.detail)
                 show.tick()
         finally:
@@ -106,7 +111,7 @@ class Cluster:
                 (place / "running.json").unlink(missing_ok=True)
                 for part in parts:
                     part.unlink(missing_ok=True)
-        return list(left)
+        return statuses
 
     def _submit(self, place: Path, commands: Sequence[list[str]]) -> Sequence[Any]:
         import submitit

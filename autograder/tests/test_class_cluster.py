@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autograder.classroom.cluster import Cluster
 from autograder.tests import slurm, traces
 from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results
 from autograder.tests.running import run, started
@@ -118,8 +119,18 @@ def test_jobs_of_this_machine_yield_the_same_results_as_workers(shared, tree):
     ):
         code, _, err = run("class", folder, "--out", out, *options, tree=tree)
         assert code == 0, err
+    assert not (shared / "jobs-out" / "jobs").exists(), "logs of jobs that all went well are of no use"
     assert results(shared / "jobs-out") == results(shared / "workers-out")
     assert (shared / "jobs-out" / "grades.csv").read_text() == (shared / "workers-out" / "grades.csv").read_text()
+
+
+def test_logs_are_kept_where_a_job_has_failed(shared):
+    out = shared / "failed-out"
+    out.mkdir()
+    failing = ["sh", "-c", "echo what happened >&2; exit 3"]
+    assert Cluster("local", None, 1, 1).run(out, ["submission_1"], lambda part: failing) == ["submission_1"]
+    assert any("what happened" in path.read_text() for path in (out / "jobs").glob("*/*.err"))
+    assert not [path for path in (out / "jobs").iterdir() if path.is_file()]
 
 
 @pytest.mark.parametrize("processes", [0, 6], ids=["while they start", "while they grade"])
