@@ -14,14 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from autograder.classroom.progress import Progressing
-from autograder.classroom.record import Status, load
+from autograder.classroom.record import Status, load, path_of
 from autograder.commands import STOPPING
 from tests.submission import write_atomically
 
@@ -63,10 +63,11 @@ class Cluster:
         place.mkdir(exist_ok=True)
         _end_jobs_of_a_killed_run(place)
         statuses: dict[str, Status] = {}
+        before = {id: _written(folder, id) for id in ids}  # a grade of other files, or why there was none
         left, rounds = list(ids), 0
         with Progressing(len(left)) as show:
             while left and rounds < _ROUNDS:
-                statuses |= self._round(place, folder, left, command, show, f"{int(time.time())}-{rounds}")
+                statuses |= self._round(place, folder, left, before, command, show, f"{int(time.time())}-{rounds}")
                 left, rounds = [id for id in left if id not in statuses], rounds + 1
         if not left and rounds <= 1 and not {"crashed", "grader failed"} & set(statuses.values()):
             shutil.rmtree(place, ignore_errors=True)  # whose logs say nothing that anybody wants to know
@@ -77,6 +78,7 @@ class Cluster:
         place: Path,
         folder: Path,
         ids: list[str],
+        before: Mapping[str, int],
         command: Callable[[Path], list[str]],
         show: Progressing,
         name: str,
@@ -101,7 +103,9 @@ class Cluster:
                 time.sleep(max(_POLL, missing / 2000))  # a look is a file a submission, on a disk that others use too
                 running = _any_running(self.kind, jobs)  # first: a job may write until it ends
                 for id in ids:
-                    if id not in statuses and (record := load(folder, id)):
+                    if id in statuses or _written(folder, id) == before[id]:
+                        continue
+                    if record := load(folder, id):
                         statuses[id] = record.status
                         show.result(id, record.status, record.detail)
                 show.tick()
@@ -131,6 +135,14 @@ class Cluster:
                 return executor.submit_array(functions)
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             raise NoCluster(f"no job could be handed in: {str(error).strip().splitlines()[-1]}") from None
+
+
+def _written(folder: Path, id: str) -> int:
+    """Return when the results of a submission were written; 0: there are none."""
+    try:
+        return path_of(folder, id).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 @contextmanager
