@@ -27,15 +27,16 @@ _LONGEST_NAME = 255  # bytes; what file systems allow
 _NOISE = frozenset({"__MACOSX", "__pycache__", "site-packages", "node_modules", "dist", "build"})
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 
-Listing = Mapping[PurePosixPath, Callable[[], bytes]]  # each Python file with what reads it
+# Each Python file and each archive, with what reads so many bytes of it at most.
+Listing = Mapping[PurePosixPath, Callable[[int], bytes]]
 
 
 class UnreadableSubmission(Exception):
     """There is nothing to grade: no such path, or not a zip."""
 
 
-class _LeftOut(Exception):
-    """Why a file is not read, for the student."""
+class LeftOut(Exception):
+    """Why a file cannot be read, for the student."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,19 @@ def read_submission(path: Path, modules: frozenset[str]) -> Submission:
         UnreadableSubmission: if there is nothing at `path`, or it is neither a folder nor a zip.
     """
     notes: list[str] = []
-    with _listed(path, notes) as listing:
+    with listed(path, notes) as listing:
         return find_package(listing, modules, notes)
 
 
 def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) -> Submission:
     """Find the package among the files of `listing`, as `read_submission` does; add to `notes` what is left out."""
-    counts = Counter(name.parent for name in listing if name.stem in modules)
+    sources = [name for name in listing if name.suffix == ".py"]
+    for archive in sorted(listing.keys() - set(sources))[:_MOST_NOTES]:  # for those who have packed their files twice
+        notes.append(f"{shown(archive)} was not opened: if your files are in it, unpack it and hand in what it holds.")
+    counts = Counter(name.parent for name in sources if name.stem in modules)
     if not counts:
         # A Memory.py or a memory/__init__.py shows which folder is meant; neither is taken for memory.py.
-        meant = (name.parent if name.name == "__init__.py" else name for name in listing)
+        meant = (name.parent if name.name == "__init__.py" else name for name in sources)
         counts = Counter(name.parent for name in meant if name.stem.lower() in modules)
     if not counts:
         return Submission({}, "", tuple(notes))
@@ -94,13 +98,13 @@ def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) ->
     files = _read(listing, home, modules, notes)
     for folder in others:
         if not folder.is_relative_to(home):
-            notes.append(f"{_shown(folder)}/ looks like the assignment too and was not graded; {_shown(home)}/ was.")
-    return Submission(files, "" if home == PurePosixPath() else _shown(home), tuple(notes))
+            notes.append(f"{shown(folder)}/ looks like the assignment too and was not graded; {shown(home)}/ was.")
+    return Submission(files, "" if home == PurePosixPath() else shown(home), tuple(notes))
 
 
 def _read(listing: Listing, home: PurePosixPath, modules: frozenset[str], notes: list[str]) -> dict[str, bytes]:
     """Read the files below `home`, the assignment's own first."""
-    names = [name.relative_to(home) for name in listing if name.is_relative_to(home)]
+    names = [name.relative_to(home) for name in listing if name.suffix == ".py" and name.is_relative_to(home)]
     files: dict[str, bytes] = {}
     size = 0
     for name in sorted(names, key=lambda name: (len(name.parts) > 1 or name.stem not in modules, name)):
@@ -111,24 +115,28 @@ def _read(listing: Listing, home: PurePosixPath, modules: frozenset[str], notes:
             break
         try:
             if not str(name).isprintable() or any(len(os.fsencode(part)) > _LONGEST_NAME for part in name.parts):
-                raise _LeftOut("cannot be imported under that name")
+                raise LeftOut("cannot be imported under that name")
             if any(str(parent) in files for parent in name.parents):
-                raise _LeftOut("is in a folder that has the name of a file")
-            content = listing[home / name]()
-        except _LeftOut as reason:
-            notes.append(f"{_shown(name)} {reason}, and was left out.")
+                raise LeftOut("is in a folder that has the name of a file")
+            content = listing[home / name](_MOST_BYTES + 1)
+        except LeftOut as reason:
+            notes.append(f"{shown(name)} {reason}, and was left out.")
             continue
         if len(content) > _MOST_BYTES:
-            notes.append(f"{_shown(name)} is larger than 1 MiB, and was left out.")
+            notes.append(f"{shown(name)} is larger than 1 MiB, and was left out.")
             continue
         files[str(name)] = content
         size += len(content)
     return files
 
 
-def _shown(name: PurePosixPath) -> str:
+def shown(name: PurePosixPath) -> str:
     """Return a path that a terminal and a JSON file can hold."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in str(name))[:1000]
+
+
+def _of_interest(name: str) -> bool:
+    return name.endswith(".py") or name.lower().endswith(_ARCHIVES)
 
 
 def _wanted(name: PurePosixPath) -> bool:
@@ -139,8 +147,12 @@ def _wanted(name: PurePosixPath) -> bool:
 
 
 @contextmanager
-def _listed(path: Path, notes: list[str]) -> Iterator[Listing]:
-    """Yield the Python files in the folder or zip at `path`, which stays open as long."""
+def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
+    """Yield the Python files and archives in the folder or zip at `path`, which stays open as long; add to `notes` what cannot be looked at.
+
+    Raises:
+        UnreadableSubmission: if there is nothing at `path`, or it is neither a folder nor a zip.
+    """
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -157,22 +169,15 @@ def _listed(path: Path, notes: list[str]) -> Iterator[Listing]:
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise UnreadableSubmission(f"{path} is neither a folder nor a zip that can be read ({error})") from None
         with archive:
-            yield in_zip(archive, archive.infolist(), notes)
+            yield in_zip(archive, archive.infolist())
     else:
         raise UnreadableSubmission(f"{path} is neither a folder nor a zip")
-
-
-def _note_archive(name: str, notes: list[str]) -> None:
-    """Tell who has packed their files twice."""
-    if name.lower().endswith(_ARCHIVES) and len(notes) < _MOST_NOTES and _wanted(PurePosixPath(name)):
-        shown = _shown(PurePosixPath(name))
-        notes.append(f"{shown} was not opened: if your files are in it, unpack it and hand in what it holds.")
 
 
 def _in_folder(top: Path, notes: list[str]) -> Listing:
     def unreadable(error: OSError) -> None:
         folder = PurePosixPath(Path(error.filename).relative_to(top).as_posix())
-        notes.append(f"{_shown(folder)}/ cannot be read, and was left out.")
+        notes.append(f"{shown(folder)}/ cannot be read, and was left out.")
 
     listing = {}
     entries = 0
@@ -184,45 +189,41 @@ def _in_folder(top: Path, notes: list[str]) -> Listing:
         subfolders[:] = sorted(name for name in subfolders if name not in _NOISE and not name.startswith("."))
         if len(Path(folder).relative_to(top).parts) >= _DEEPEST:
             subfolders.clear()
-        for file in names:
-            if file.endswith(".py"):
-                path = Path(folder, file)
-                name = PurePosixPath(path.relative_to(top).as_posix())
-                if _wanted(name):
-                    listing[name] = partial(_read_file, path)
-            elif file.lower().endswith(_ARCHIVES):
-                _note_archive(Path(folder, file).relative_to(top).as_posix(), notes)
+        for file in filter(_of_interest, names):
+            path = Path(folder, file)
+            name = PurePosixPath(path.relative_to(top).as_posix())
+            if _wanted(name):
+                listing[name] = partial(_read_file, path)
     return listing
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, most: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        raise _LeftOut("is a link or cannot be read") from None
+        raise LeftOut("is a link or cannot be read") from None
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise _LeftOut("is not a plain file")
-        return file.read(_MOST_BYTES + 1)
+            raise LeftOut("is not a plain file")
+        return file.read(most)
 
 
-def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], notes: list[str], below: str = "") -> Listing:
-    """List the Python files among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
+def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
+    """List the Python files and archives among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
     listing = {}
     for entry in entries:
-        _note_archive(entry.filename[len(below) :].replace("\\", "/"), notes)
-        if entry.filename.endswith(".py"):
+        if _of_interest(entry.filename):
             name = PurePosixPath(entry.filename[len(below) :].replace("\\", "/"))
             if _wanted(name):
                 listing[name] = partial(_read_entry, archive, entry)
     return listing
 
 
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
     if stat.S_ISLNK(entry.external_attr >> 16):
-        raise _LeftOut("is a link")
+        raise LeftOut("is a link")
     try:
         with archive.open(entry) as file:
-            return file.read(_MOST_BYTES + 1)  # bounded here: the size in the directory is the sender's word
+            return file.read(most)  # bounded here: the size in the directory is the sender's word
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError):
-        raise _LeftOut("is damaged or encrypted in the zip") from None
+        raise LeftOut("is damaged or encrypted in the zip") from None

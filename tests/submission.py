@@ -122,8 +122,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write the file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except BaseException:  # a full disk, Ctrl-C
+        partial.unlink(missing_ok=True)
+        raise
 
 
 # --- what is still a stub ---

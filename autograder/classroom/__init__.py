@@ -12,6 +12,7 @@ One run's story, in the order of the files:
     cluster.py     the same run, in parts, as jobs of Slurm or of this machine
     shape.py       a submission's syntax, told in numbers
     similar.py     submissions whose syntax is nearly the same
+    spreadsheet.py text that a spreadsheet must not compute
     manual.py      marks that a person gives
     gradebook.py   grades.csv and canvas.csv
     statistics.py  what the class did, problem by problem and row by row

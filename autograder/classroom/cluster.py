@@ -9,18 +9,20 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from autograder.classroom.progress import Progressing
-from autograder.classroom.record import load
+from autograder.classroom.record import Status, load, path_of
+from autograder.commands import STOPPING
 from tests.submission import write_atomically
 
 Kind = Literal["slurm", "local"]
@@ -60,11 +62,15 @@ class Cluster:
         place = folder.resolve() / "jobs"
         place.mkdir(exist_ok=True)
         _end_jobs_of_a_killed_run(place)
-        left = list(ids)
+        statuses: dict[str, Status] = {}
+        before = {id: _written(folder, id) for id in ids}  # a grade of other files, or why there was none
+        left, rounds = list(ids), 0
         with Progressing(len(left)) as show:
-            for number in range(_ROUNDS):
-                if left:
-                    left = self._round(place, folder, left, command, show, f"{int(time.time())}-{number}")
+            while left and rounds < _ROUNDS:
+                statuses |= self._round(place, folder, left, before, command, show, f"{int(time.time())}-{rounds}")
+                left, rounds = [id for id in left if id not in statuses], rounds + 1
+        if not left and rounds <= 1 and not {"crashed", "grader failed"} & set(statuses.values()):
+            shutil.rmtree(place, ignore_errors=True)  # whose logs say nothing that anybody wants to know
         return left
 
     def _round(
@@ -72,36 +78,44 @@ class Cluster:
         place: Path,
         folder: Path,
         ids: list[str],
+        before: Mapping[str, int],
         command: Callable[[Path], list[str]],
         show: Progressing,
         name: str,
-    ) -> list[str]:
-        """Hand out the submissions once, wait for the jobs to end, and return what has no result then."""
+    ) -> dict[str, Status]:
+        """Hand out the submissions once, wait for the jobs to end, and return the statuses of those that have a result then."""
         count = self.jobs or (math.ceil(len(ids) / _SHARE) if self.kind == "slurm" else 1)
         parts = []
         for i in range(min(count, len(ids))):
             part = place / f"part-{name}-{i}.txt"
             write_atomically(part, "".join(f"{id}\n" for id in ids[i::count]).encode())
             parts.append(part)
-        jobs = self._submit(place, [command(part) for part in parts])
-        left = dict.fromkeys(ids)
+        jobs: Sequence[Any] = ()
+        statuses: dict[str, Status] = {}
         try:
+            # In the jobs too, to which a terminal sends it as well: it is us who end them.
+            with _held_back(signal.SIGINT):
+                jobs = self._submit(place, [command(part) for part in parts])
             write_atomically(place / "running.json", json.dumps([self.kind, *(job.job_id for job in jobs)]).encode())
             running = True
-            while running and left:
-                time.sleep(max(_POLL, len(left) / 2000))  # a look is a file a submission, on a disk that others use too
+            while running and len(statuses) < len(ids):
+                missing = len(ids) - len(statuses)
+                time.sleep(max(_POLL, missing / 2000))  # a look is a file a submission, on a disk that others use too
                 running = _any_running(self.kind, jobs)  # first: a job may write until it ends
-                for id in list(left):
+                for id in ids:
+                    if id in statuses or _written(folder, id) == before[id]:
+                        continue
                     if record := load(folder, id):
-                        del left[id]
+                        statuses[id] = record.status
                         show.result(id, record.status, record.detail)
                 show.tick()
         finally:
-            _cancel(self.kind, jobs)
-            (place / "running.json").unlink(missing_ok=True)
-            for part in parts:
-                part.unlink(missing_ok=True)
-        return list(left)
+            with _held_back(*STOPPING):
+                _cancel(self.kind, jobs)
+                (place / "running.json").unlink(missing_ok=True)
+                for part in parts:
+                    part.unlink(missing_ok=True)
+        return statuses
 
     def _submit(self, place: Path, commands: Sequence[list[str]]) -> Sequence[Any]:
         import submitit
@@ -121,6 +135,24 @@ class Cluster:
                 return executor.submit_array(functions)
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             raise NoCluster(f"no job could be handed in: {str(error).strip().splitlines()[-1]}") from None
+
+
+def _written(folder: Path, id: str) -> int:
+    """Return when the results of a submission were written; 0: there are none."""
+    try:
+        return path_of(folder, id).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+@contextmanager
+def _held_back(*signals: signal.Signals) -> Iterator[None]:
+    """Let signals wait until the `with` block ends; what is started in it never gets them, unless it asks for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def command(*arguments: object) -> list[str]:
@@ -151,13 +183,16 @@ def _cancel(kind: str, jobs: Sequence[Any]) -> None:
     if kind == "slurm":
         _cancel_slurm({job.job_id.split("_")[0] for job in jobs})
     else:
-        for job in jobs:
-            _end_local(int(job.job_id))
-            with suppress(Exception):
-                job._process.wait(30)
+        until = time.monotonic() + 30
+        while (running := [job for job in jobs if not job.done()]) and time.monotonic() < until:
+            for job in running:  # again and again: one that is just starting a process has passed nothing on to it
+                _end_local(int(job.job_id))
+            time.sleep(0.5)
 
 
 def _cancel_slurm(ids: set[str]) -> None:
+    if not ids:  # none could be handed in
+        return
     subprocess.run(["scancel", *ids], capture_output=True)
     until = time.monotonic() + 60
     while _queued(ids) and time.monotonic() < until:

@@ -5,23 +5,33 @@ of scores is no concern of ours. Scalars are taken as text: an id of 00123 is no
 """
 
 import io
+import os
 import re
-import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import yaml
 
-from autograder.submission import Submission, UnreadableSubmission, find_package, in_zip, read_submission
+from autograder.submission import (
+    LeftOut,
+    Listing,
+    Submission,
+    UnreadableSubmission,
+    find_package,
+    in_zip,
+    listed,
+    shown,
+)
 
 _METADATA = "submission_metadata.yml"
 _FOLDER = re.compile(r"submission_\d+")
 _DEEPEST = 3  # folders above the metadata
 _NOISE = "__MACOSX"
 _MOST_METADATA = 1 << 30  # bytes
-_MOST_NESTED = 64 << 20  # bytes of a zip that was handed in and that Gradescope has not unpacked
+_MOST_NESTED = 128 << 20  # bytes of a zip that Gradescope has not unpacked; it takes 100 MB
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -101,39 +111,21 @@ class Files:
         Raises:
             UnreadableSubmission: if its folder holds nothing but a zip, and that is none.
         """
-        if self._archive is None:
-            return self._read_folder(self._top / id, modules)
-        entries = self._entries[id]
         notes: list[str] = []
-        below = f"{self._prefix}{id}/"
-        submission = find_package(in_zip(self._archive, entries, notes, below), modules, notes)
-        zips = [entry for entry in entries if entry.filename.lower().endswith(".zip") and not entry.is_dir()]
-        if submission.files or len(zips) != 1:
-            return submission
-        return self._read_nested(zips[0], zips[0].filename.removeprefix(below), modules)
+        with self._listed(id, notes) as listing:
+            submission = find_package(listing, modules, notes)
+            zips = [name for name in listing if name.name.lower().endswith(".zip")]
+            if submission.files or len(zips) != 1:
+                return submission
+            return _read_nested(zips[0], listing[zips[0]], modules)
 
-    def _read_folder(self, folder: Path, modules: frozenset[str]) -> Submission:
-        submission = read_submission(folder, modules)
-        if not submission.files:
-            zips = [path for path in folder.iterdir() if path.suffix.lower() == ".zip" and not path.is_symlink()]
-            if len(zips) == 1 and stat.S_ISREG(zips[0].lstat().st_mode):
-                try:
-                    return read_submission(zips[0], modules)
-                except UnreadableSubmission as error:  # where the export lies is of no interest
-                    raise UnreadableSubmission(str(error).replace(f"{folder}/", "")) from None
-        return submission
-
-    def _read_nested(self, entry: zipfile.ZipInfo, name: str, modules: frozenset[str]) -> Submission:
-        assert self._archive is not None
-        try:
-            with self._archive.open(entry) as file:
-                content = file.read(_MOST_NESTED + 1)
-            if len(content) > _MOST_NESTED:
-                raise UnreadableSubmission(f"{name} is larger than {_MOST_NESTED >> 20} MiB")
-            with zipfile.ZipFile(io.BytesIO(content)) as nested:
-                return find_package(in_zip(nested, nested.infolist(), []), modules, [])
-        except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
-            raise UnreadableSubmission(f"{name} is not a zip that can be read ({error})") from None
+    @contextmanager
+    def _listed(self, id: str, notes: list[str]) -> Iterator[Listing]:
+        if self._archive is None:
+            with listed(self._top / id, notes) as listing:
+                yield listing
+        else:
+            yield in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
 
     def _find_folder(self, path: Path) -> Path:
         level = [path]
@@ -164,6 +156,20 @@ class Files:
         return prefix, folders
 
 
+def _read_nested(name: PurePosixPath, read: Callable[[int], bytes], modules: frozenset[str]) -> Submission:
+    """Return the package in a zip that Gradescope has not unpacked."""
+    try:
+        content = read(_MOST_NESTED + 1)
+        if len(content) > _MOST_NESTED:
+            raise UnreadableSubmission(f"{shown(name)} is larger than {_MOST_NESTED >> 20} MiB")
+        with zipfile.ZipFile(io.BytesIO(content)) as nested:
+            return find_package(in_zip(nested, nested.infolist()), modules, [])
+    except LeftOut as reason:
+        raise UnreadableSubmission(f"{shown(name)} {reason}") from None
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
+        raise UnreadableSubmission(f"{shown(name)} is not a zip that can be read ({error})") from None
+
+
 def _may_hold(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink() and path.name != _NOISE and not path.name.startswith(".")
 
@@ -183,6 +189,9 @@ def read_export(files: Files) -> Export:
             warnings.append(f"the folder {id} is not in {_METADATA}: it is not graded")
     handed_in = []
     for id, (students, created_at) in entries.items():
+        if not _names_a_folder(id):
+            warnings.append(f"{id[:100]!r} in {_METADATA} names no folder of the export: it is left out")
+            continue
         if id not in files.ids:
             warnings.append(f"{id} is in {_METADATA}, but there is no folder of that name")
         handed_in.append(HandedIn(id, students, created_at, id in files.ids))
@@ -195,6 +204,11 @@ def read_export(files: Files) -> Export:
             warnings.append(f"{submission.id} and {other} are of the same student")
         seen |= dict.fromkeys(own, submission.id)
     return Export(tuple(sorted(handed_in, key=lambda submission: _order(submission.id))), tuple(warnings))
+
+
+def _names_a_folder(id: str) -> bool:
+    """Tell whether a name can be that of a submission's folder, in the export and in a run's, and leads out of neither."""
+    return id.isprintable() and "/" not in id and not id.startswith(".") and 0 < len(os.fsencode(id)) < 256
 
 
 def _order(id: str) -> tuple[int, str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from autograder.classroom.export import HandedIn, Student
 from autograder.classroom.manual import Marks
 from autograder.classroom.record import Record
+from autograder.classroom.spreadsheet import shielded
 from handout.problems import Assignment
 from tests.submission import write_atomically
 
 _NOBODY = Student("", "", "")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins with one of these
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
     for line in lines:
         who = line.student
         table.append([
-            *map(_text, (who.name, who.sid, who.email, line.submission.id, line.status)),
+            *map(shielded, (who.name, who.sid, who.email, line.submission.id, line.status)),
             _number(line.total), _number(most), _number(line.manual),
             *(_number(line.points.get(id)) for id in problems),
-            *map(_text, (line.submission.created_at, line.detail)),
+            *map(shielded, (line.submission.created_at, line.detail)),
         ])  # fmt: skip
     _write(folder / "grades.csv", table)
     # Canvas finds a student by the SIS id or login; any further column would become an assignment of its own.
@@ -84,13 +84,8 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
     for line in lines:
         if line.total is not None and (line.student.sid or line.student.email):
             who = line.student
-            canvas.append([_text(who.name), "", _text(who.sid), _text(who.email), "", _number(line.total)])
+            canvas.append([shielded(who.name), "", shielded(who.sid), shielded(who.email), "", _number(line.total)])
     _write(folder / "canvas.csv", canvas)
-
-
-def _text(value: str) -> str:
-    value = " ".join(value.split())
-    return f"'{value}" if value.startswith(_FORMULA) else value
 
 
 def _number(value: float | None) -> float | str:

@@ -4,7 +4,7 @@
     submission_409194023,2,"the handwritten derivation"
     00123,-1,"handed in a day late"
 
-`who` is a submission, or one student of it by their id or email.
+`who` is a submission, or one student of it by their id or email, as it is or as it stands in grades.csv.
 """
 
 import csv
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.classroom.export import HandedIn, Student
+from autograder.classroom.spreadsheet import unshielded
 
 NAME = "manual.csv"
 _COLUMNS = ("who", "points", "why")
@@ -80,6 +81,8 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
             )
         if not who and not points:
             continue
+        if who not in known:
+            who = unshielded(who)
         if not who or who not in known:
             raise BadMarks(f"{line}: nobody in the export has the submission, id or email {who!r}")
         if known[who] > 1:

@@ -48,7 +48,14 @@ class Lost:
     """A submission at which workers died, each time that it was tried."""
 
     id: str
-    how: str
+    how: tuple[str, ...]  # each of them: "was ended by SIGKILL"
+
+    @property
+    def why(self) -> str:
+        """What happened, in a line."""
+        first, *others = dict.fromkeys(self.how)
+        rest = "".join(f", and the next one {other}" for other in others) or ", twice"
+        return f"the worker {first} while it graded this{rest}"
 
 
 @dataclass
@@ -88,7 +95,7 @@ class Pool:
             CannotGoOn: if there is no point in trying the others.
         """
         todo = deque(ids)
-        tries: dict[str, int] = {}
+        deaths: dict[str, list[str]] = {}
         while todo or any(worker.id for worker in self._workers):
             while todo and len(self._workers) < self._count and self._start():
                 pass
@@ -101,12 +108,12 @@ class Pool:
                 worker.id = None
                 assert id is not None
                 if message is None:
-                    how = self._bury(worker)
-                    tries[id] = tries.get(id, 0) + 1
-                    if tries[id] < _TRIES:
+                    own = deaths.setdefault(id, [])
+                    own.append(self._bury(worker))
+                    if len(own) < _TRIES:
                         todo.appendleft(id)
                     else:
-                        yield Lost(id, how)
+                        yield Lost(id, tuple(own))
                 elif "stop" in message:
                     raise CannotGoOn(message["stop"])
                 else:
@@ -194,15 +201,17 @@ class Alone:
     def results(self, ids: Iterable[str]) -> Iterator[Done | Lost | None]:
         """Yield what became of each id, as a `Pool` does."""
         for id in ids:
-            for last in (False, True):
+            deaths: list[str] = []
+            while len(deaths) < _TRIES:
                 try:
                     self._sandbox = self._sandbox or self._cells.sandbox()
                     yield Done(id, self._work(id, self._sandbox))
                     break
                 except SandboxBroken as error:
                     self.close()
-                    if last:
-                        yield Lost(id, f"lost its sandbox ({error})")
+                    deaths.append(f"lost its sandbox ({error})")
+            else:
+                yield Lost(id, tuple(deaths))
 
     def close(self) -> None:
         """End the sandbox."""

@@ -43,7 +43,7 @@ class Progressing:
         self._done += 1
         self._bar.update(self._task, completed=self._done)
         if status != "graded":
-            self._console.print(escape(f"{id}: {status}{': ' if detail else ''}{_printable(detail)}"), soft_wrap=True)
+            self._console.print(escape(f"{id}: {status}{': ' if detail else ''}{printable(detail)}"), soft_wrap=True)
 
     def tick(self) -> None:
         """Show what has changed."""
@@ -58,7 +58,8 @@ class Progressing:
             self._console.print(f"{self._done} of {self._total} graded{left}")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text that a terminal shows and does not obey."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autograder.classroom.folder import is_merged
 from autograder.classroom.manual import NAME
+from autograder.classroom.progress import printable
 from autograder.classroom.record import Record, all_records
 
 
@@ -59,6 +60,9 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
         scores = " -> ".join(_score(record) for record in (change.before, change.after))
         points = "" if change.points is None else f"  {change.points:+g}"
         lines.append(f"{change.submission}  {scores}{points}")
+        for record in (change.before, change.after):
+            if record and record.status != "graded":
+                lines.append(f"    {record.status}{': ' if record.detail else ''}{printable(record.detail)}")
         lines += [f"    {row_points:+g}  {test}: {outcome}" for test, row_points, outcome in change.rows]
     by_row: dict[str, list[float]] = {}
     for change in found:

@@ -169,7 +169,8 @@ def _rows(records: Sequence[Record], entries: Mapping[str, Entry], anonymous: bo
             if row.outcome != "passed"
         ]
         notes = [] if anonymous else list(record.grade.notes)
-        students[entries[record.submission].anchor] = [entries[record.submission].name, notes, lost]
+        name = entries[record.submission].name
+        students[entries[record.submission].anchor] = [name, notes, lost if record.final else None]
     tests = [[row.number, row.problem, row.name, row.max_score] for row in there.values()]
     return {"tests": tests, "texts": list(texts), "students": students, "causes": CAUSES}
 

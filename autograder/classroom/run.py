@@ -82,9 +82,8 @@ def grade_all(
             with Progressing(len(todo)) as show:
                 for result in pool.results(todo):
                     if isinstance(result, Lost):
-                        detail = f"the worker {result.how} while it graded this, twice"
-                        save(_without_grade(result.id, "crashed", detail, planned), folder)
-                        show.result(result.id, "crashed", detail)
+                        save(_without_grade(result.id, "crashed", result.why, planned), folder)
+                        show.result(result.id, "crashed", result.why)
                     elif result is not None:
                         show.result(result.id, result.answer["status"], result.answer["detail"])
                     show.tick()

@@ -57,8 +57,6 @@ class Event:
 class ClassStatistics:
     """All of it."""
 
-    submissions: int
-    statuses: Mapping[str, int]
     scores: tuple[float, ...]  # of those who have a grade, in rising order
     most: float  # points that there are
     problems: tuple[Item, ...]
@@ -88,8 +86,7 @@ class ClassStatistics:
 
 def class_statistics(records: Sequence[Record], assignment: Assignment) -> ClassStatistics:
     """Count over the submissions of a class; only those with a grade enter the rates."""
-    graded = [record for record in records if record.status == "graded"]
-    final = [record for record in records if record.final]
+    graded = [record for record in records if record.final]
     there = {row.test: row for record in graded for row in record.grade.rows}
     rows = sorted(there.values(), key=lambda row: tuple(map(int, row.number.split("."))))
     columns = _columns(graded, rows)
@@ -115,9 +112,7 @@ def class_statistics(records: Sequence[Record], assignment: Assignment) -> Class
     }
     slowest = sorted(((record.submission, record.seconds) for record in graded), key=lambda pair: -pair[1])
     return ClassStatistics(
-        submissions=len(records),
-        statuses=Counter(record.status for record in records),
-        scores=tuple(sorted(record.grade.score for record in final)),
+        scores=tuple(sorted(totals)),
         most=sum(problem.points for problem in assignment.graded_problems),
         problems=problems,
         tests=tests,

@@ -81,6 +81,13 @@ def sweep(uid: int) -> None:
                     os.unlink(entry.path)
 
 
+def remove(top: Path) -> None:
+    """Remove a folder, if it is there, whose owners are dead."""
+    with suppress(OSError):
+        empty(top)
+        os.rmdir(top)
+
+
 def empty(top: Path) -> None:
     """Remove everything below `top`, whose owner is dead.
 

@@ -203,16 +203,19 @@ class Sandbox:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # a zygote forked later has a copy of this descriptor
         self._control.close()
-        with suppress(ProcessLookupError, ChildProcessError):
-            ended, _ = os.waitpid(self._pid, os.WNOHANG)
-            deadline = time.monotonic() + 5
-            while not ended and time.monotonic() < deadline:
+        deadline = time.monotonic() + 5
+        with suppress(ChildProcessError):  # it was adopted: who made it buries it
+            while not self.buried():
+                if time.monotonic() > deadline:
+                    os.kill(self._pid, signal.SIGKILL)
                 time.sleep(0.002)
-                ended, _ = os.waitpid(self._pid, os.WNOHANG)
-            if not ended:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-        shutil.rmtree(self._root, ignore_errors=True)
+
+    def buried(self) -> bool:
+        """Where it was made: if the zygote has ended, reap it, remove what it could not if it was killed, and return True."""
+        ended, _ = os.waitpid(self._pid, os.WNOHANG)
+        if ended:
+            cleanup.remove(self._root)
+        return bool(ended)
 
     def _tell(self, message: dict[str, Any]) -> None:
         try:

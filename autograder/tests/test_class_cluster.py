@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from autograder.classroom.cluster import Cluster
 from autograder.tests import slurm, traces
 from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results
 from autograder.tests.running import run, started
@@ -117,5 +119,31 @@ def test_jobs_of_this_machine_yield_the_same_results_as_workers(shared, tree):
     ):
         code, _, err = run("class", folder, "--out", out, *options, tree=tree)
         assert code == 0, err
+    assert not (shared / "jobs-out" / "jobs").exists(), "logs of jobs that all went well are of no use"
     assert results(shared / "jobs-out") == results(shared / "workers-out")
     assert (shared / "jobs-out" / "grades.csv").read_text() == (shared / "workers-out" / "grades.csv").read_text()
+    export(shared / "local", {"submission_3": GOOD})  # handed in anew: what stands there of it is no result of a job
+    code, _, err = run("class", folder, "--out", shared / "jobs-out", "--cluster", "local", tree=tree)
+    assert code == 0 and scores(shared / "jobs-out")["submission_3"] == "13", err
+
+
+def test_logs_are_kept_where_a_job_has_failed(shared):
+    out = shared / "failed-out"
+    out.mkdir()
+    failing = ["sh", "-c", "echo what happened >&2; exit 3"]
+    assert Cluster("local", None, 1, 1).run(out, ["submission_1"], lambda part: failing) == ["submission_1"]
+    assert any("what happened" in path.read_text() for path in (out / "jobs").glob("*/*.err"))
+    assert not [path for path in (out / "jobs").iterdir() if path.is_file()]
+
+
+@pytest.mark.parametrize("processes", [0, 6], ids=["while they start", "while they grade"])
+def test_ctrl_c_ends_jobs_of_this_machine_in_one_line(shared, tree, processes):
+    folder, out = export(shared / "stopped", {"submission_1": SLOW}), shared / f"stopped-out{processes}"
+    arguments = ["class", folder, "--out", out, "--cluster", "local", "--workers", 1]
+    with started(*arguments, tree=tree) as command:
+        assert traces.eventually(lambda: (out / "jobs" / "running.json").exists(), 60)
+        assert traces.eventually(lambda: len(traces.descendants(command.process.pid)) >= processes, 60)
+        command.signal(signal.SIGINT, whole_group=True)
+        code, _, err = command.end(30)
+        assert code == 130 and [line for line in err.splitlines() if " graded" not in line] == ["class: stopped"], err
+        assert command.has_left_nothing()

@@ -1,6 +1,7 @@
 """Gradescope's export as it really is: Ruby's YAML, what students print into it, and what file managers add."""
 
 import io
+import json
 import zipfile
 from pathlib import Path
 
@@ -161,11 +162,47 @@ def test_a_zip_that_gradescope_has_not_unpacked_is_read(tmp_path, as_zip):
     assert dict(opened.read("submission_1", MODULES).files) == {"memory.py": b"z = 1"}
 
 
+BIG = {"student/memory.py": "z = 1", "student/data.py": "#" * (2 << 20), "old.tar": b"x"}
+NESTED = {
+    "is what was handed in": {"submission_1/hw.zip": zipped(BIG)},
+    "is in a folder": {"submission_1/hw/hw.zip": zipped(BIG)},
+    "is one of two": {"submission_1/b.zip": zipped(BIG), "submission_1/a.zip": zipped(BIG)},
+    "has an ending of capitals, and a Mac's noise": {
+        "submission_1/HW.ZIP": zipped(BIG),
+        "submission_1/__MACOSX/._HW.ZIP": b"\0",
+        "submission_1/._HW.ZIP": b"\0",
+    },
+    "is none": {"submission_1/hw.zip": b"PK\3\4 cut off"},
+    "lies beside files": {"submission_1/z.zip": b"", "submission_1/memory.py": "m", "submission_1/a.rar": b""},
+}
+
+
+def student_reads(files: Files) -> tuple[object, ...]:
+    try:
+        found = files.read("submission_1", MODULES)
+    except UnreadableSubmission as error:
+        return (str(error),)
+    return dict(found.files), found.origin, found.notes
+
+
+@pytest.mark.parametrize("zip_that", NESTED)
+def test_a_submission_reads_the_same_from_a_folder_and_from_a_zip(tmp_path, zip_that):
+    export = {"submission_metadata.yml": f"submission_1:\n{PERSON}", **NESTED[zip_that]}
+    write(tmp_path / "e", export)
+    (tmp_path / "e.zip").write_bytes(zipped(export))
+    from_folder, from_zip = (student_reads(Files(tmp_path / name)) for name in ("e", "e.zip"))
+    assert from_folder == from_zip
+    if zip_that in ("is what was handed in", "is in a folder", "has an ending of capitals, and a Mac's noise"):
+        assert (
+            len(from_zip[2]) == 2 and "larger than 1 MiB" in str(from_zip) and "old.tar was not opened" in str(from_zip)
+        )
+
+
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("submission_metadata.yml", f"submission_1:\n{PERSON}")
-        archive.writestr("submission_1/hw.zip", b"\0" * (65 << 20))
+        archive.writestr("submission_1/hw.zip", b"\0" * (129 << 20))
     (tmp_path / "e.zip").write_bytes(data.getvalue())
     with pytest.raises(UnreadableSubmission, match="larger"):
         Files(tmp_path / "e.zip").read("submission_1", MODULES)
@@ -217,6 +254,21 @@ def test_a_folder_that_nobody_names_is_noticed(tmp_path):
     assert [warning for warning in warnings if "it is not graded" in warning] == [
         "the folder late_bob is not in submission_metadata.yml: it is not graded"
     ]
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+@pytest.mark.parametrize("name", ["..", ".", "../secret", "/etc", "a/b", ".git", "", "a\n../b", "x" * 300])
+def test_a_name_that_leaves_the_export_is_left_out_with_one_line(tmp_path, name, as_zip):
+    files = {
+        "submission_metadata.yml": f"submission_1:\n{PERSON}{json.dumps(name)}:\n{PERSON.replace('1', '2')}",
+        "secret/memory.py": "",
+    }
+    write(tmp_path / "e", files)
+    (tmp_path / "e.zip").write_bytes(zipped(files | {"e/../memory.py": "", "e/./memory.py": ""}, "e/"))
+    export = read(tmp_path / ("e.zip" if as_zip else "e"))[1]
+    assert [one.id for one in export.handed_in] == ["submission_1"]
+    (warning,) = [warning for warning in export.warnings if "names no folder" in warning]
+    assert len(warning.splitlines()) == 1 and "submission_metadata.yml" in warning and len(warning) < 300
 
 
 def test_windows_line_ends_cost_no_names(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from autograder.classroom.pool import Lost
 from autograder.tests import traces
 from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results, small_tree
 from autograder.tests.handed_in import reference
@@ -70,6 +71,16 @@ def workers_of(command: Command) -> list[int]:
     return [pid for pid in traces.descendants(command.process.pid) if traces.parent(pid) == command.process.pid][1:]
 
 
+def zygotes_of(command: Command) -> list[int]:
+    """Return the pids of the zygotes of a run's workers."""
+    cells = next(pid for pid in traces.descendants(command.process.pid) if traces.parent(pid) == command.process.pid)
+    return [pid for pid in traces.descendants(cells) if traces.parent(pid) == cells and traces.runs(pid)]
+
+
+def test_one_cause_of_two_deaths_is_told_once():
+    assert Lost("submission_1", ("ended", "ended")).why == "the worker ended while it graded this, twice"
+
+
 def test_killed_at_any_point_nothing_is_lost_torn_or_graded_twice(shared, tree, mixed):
     """And the results are the same with one worker as with two."""
     out = shared / "killed-out"
@@ -116,14 +127,15 @@ def test_a_dead_worker_costs_only_its_own_submission_which_the_next_run_tries_ag
     folder = export(shared / "dead", {"submission_1": SLOW, "submission_2": GOOD, "submission_3": GOOD})
     out = shared / "dead-out"
     with started("class", folder, "--out", out, "--workers", 1, tree=tree) as command:
-        for _ in range(2):
+        for victims in (zygotes_of, workers_of):
             assert traces.eventually(lambda: len(workers_of(command)) == 1, 60)
-            (worker,) = workers_of(command)
-            os.kill(worker, signal.SIGKILL)
+            (worker,), (victim,) = workers_of(command), victims(command)
+            os.kill(victim, signal.SIGKILL)
             assert traces.eventually(lambda: worker not in workers_of(command))  # noqa: B023
         code, _, err = command.end()
-        assert code == 0 and "submission_1: crashed: the worker was ended by SIGKILL" in err, err
-        assert traces.eventually(command.has_left_nothing)
+        how = "the worker ended with status 1 while it graded this, and the next one was ended by SIGKILL"
+        assert code == 0 and f"submission_1: crashed: {how}" in err, err
+        assert traces.eventually(command.has_left_nothing), "a zygote that is killed cannot remove its own folder"
     lines = grades(out)
     assert (lines["submission_1"]["Status"], lines["submission_1"]["Total Score"]) == ("crashed", "")
     assert (lines["submission_2"]["Status"], lines["submission_2"]["Total Score"]) == ("graded", "13")

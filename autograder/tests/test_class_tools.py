@@ -2,7 +2,12 @@
 
 import csv
 import html
+import json
+import os
 import re
+import resource
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +29,7 @@ from autograder.tests import browser
 from autograder.tests.handed_in import reference, replaced
 from autograder.tests.running import run
 from handout.problems import load_assignment
+from tests.submission import write_atomically
 
 ASSIGNMENT = load_assignment()
 BONUS = next(problem for problem in ASSIGNMENT.problems if problem.bonus)
@@ -129,6 +135,21 @@ def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
         read_marks(tmp_path / "manual.csv", [handed_in("submission_1", ANA), handed_in("submission_2", ANA)])
 
 
+def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
+    """Where one that a spreadsheet would compute is shielded from it."""
+    formula = handed_in("submission_1", Student("=1+1", "=7", "+a@example.edu"), Student("Bo", "'", "bo@example.edu"))
+    write_grades(tmp_path, lines([formula], {}, Marks(())), ASSIGNMENT, [])
+    sid, email = table(tmp_path / "grades.csv")[0]["SID"], table(tmp_path / "grades.csv")[0]["Email"]
+    assert (sid, email) == ("'=7", "'+a@example.edu")
+    for who, points in ((sid, 1.0), ("=7", 1.0), (email, 1.0)):
+        (tmp_path / "manual.csv").write_text(f"who,points,why\n{who},1,\n", encoding="utf-8")
+        given = read_marks(tmp_path / "manual.csv", [formula])
+        assert [line.manual for line in lines([formula], {}, given)] == [points, None]
+    (tmp_path / "manual.csv").write_text("who,points,why\n'bo@example.edu,1,\n", encoding="utf-8")
+    with pytest.raises(BadMarks, match="nobody in the export"):
+        read_marks(tmp_path / "manual.csv", [formula])
+
+
 def test_a_file_of_marks_with_other_columns_is_refused(tmp_path):
     (tmp_path / "manual.csv").write_text("name,points\nAna,1\n", encoding="utf-8")
     with pytest.raises(BadMarks, match="the first line must be who,points,why"):
@@ -155,6 +176,18 @@ def test_a_file_that_is_no_record_counts_as_none(tmp_path, content):
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     assert load(tmp_path, "submission_1") is None
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_not_there_in_part(tmp_path):
+    (tmp_path / "report.html").write_bytes(b"before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(tmp_path / "report.html", b"x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"report.html": b"before"}
 
 
 # Numbers
@@ -269,6 +302,45 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
     assert code == 0 and out.splitlines() == said
 
 
+@pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")], ids=" and ".join)
+def test_a_command_whose_output_nobody_reads_does_its_work_without_a_word(tmp_path, streams):
+    """As in `make regrade | head`: the reader is gone."""
+    save(record("submission_1", row("napkin.training_flops", "a")), tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "autograder", "regrade", tmp_path, tmp_path]
+    ended = subprocess.run(command, **{"stderr": subprocess.PIPE} | dict.fromkeys(streams, writer))
+    os.close(writer)
+    assert (ended.returncode, ended.stderr or b"") == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "said"),
+    [
+        (
+            "unreadable",
+            "a\x1b[2Jb.zip is no zip",
+            ["submission_1  1 -> unreadable", "    unreadable: a\ufffd[2Jb.zip is no zip"],
+        ),
+        (
+            "no files",
+            "",
+            ["submission_1  1 -> 0  -1", "    no files", "    -1  test_napkin.py::test_a: passed -> failed"],
+        ),
+    ],
+)
+def test_a_regrade_says_why_a_status_changed(tmp_path, status, detail, said):
+    rows = [(row if status == "unreadable" else lost)("napkin.training_flops", "a")]
+    save(record("submission_1", row("napkin.training_flops", "a")), tmp_path / "before")
+    save(record("submission_1", *rows, status=status, detail=detail), tmp_path / "after")
+    assert (
+        told(changes(tmp_path / "before", tmp_path / "after"), tmp_path / "before", tmp_path / "after")[: len(said)]
+        == said
+    )
+    back = told(changes(tmp_path / "after", tmp_path / "before"), tmp_path / "after", tmp_path / "before")
+    assert back[1] == said[1], "nor is it known why there was none before"
+
+
 def test_a_merge_adds_bonus_rows_of_the_same_files_only():
     a, bonus = row("napkin.training_flops", "a"), row(BONUS.id, "gpu", BONUS.points)
     cpu = {f"submission_{i}": record(f"submission_{i}", a) for i in (1, 2, 3)}
@@ -380,6 +452,29 @@ def test_a_report_without_identities_has_none(run_folder):
     for word in ("Ana", "=Bo", "00123", "example.edu", "Person", "submission_", "owned", "Q77Z"):
         assert word not in page, word
     assert "No. 1" in page
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_a_report_counts_who_has_a_grade_in_one_way_and_loses_no_rows_of_the_others(tmp_path, anonymous):
+    a, missing = row("napkin.training_flops", "a"), lost("napkin.training_flops", "a", cause="missing")
+    people = [handed_in(f"submission_{i}", Student(f"P{i}", "", "")) for i in (1, 2, 3)]
+    records = {
+        "submission_1": record("submission_1", a),
+        "submission_2": record("submission_2", missing, status="no files"),
+        "submission_3": record("submission_3", missing, status="unreadable", detail="hw.zip is none"),
+    }
+    write_report(tmp_path, ASSIGNMENT, people, records, lines(people, records, Marks(())), anonymous)
+    page = text_of(tmp_path / "report.html")
+    assert "<b>2</b><span>graded</span>" in page and "with 2 submissions" in page
+    lists = dict(re.findall(r"<h3>(.*?)</h3>\s*(.*?)(?=<h[23])", page, re.DOTALL))
+    assert lists["Submissions without a grade"].count("<li>") == lists["Submissions without files"].count("<li>") == 1
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert sorted("none" if rows is None else str(len(rows)) for _, _, rows in data["students"].values()) == [
+        "0",
+        "1",
+        "none",
+    ]
+    assert class_statistics(list(records.values()), ASSIGNMENT).causes == {"missing": (1, 1)}
 
 
 PROBE = """<script>

@@ -79,9 +79,10 @@ if __name__ == "__main__":
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from autograder.__main__ import start_clean
+    from autograder.__main__ import outlive_readers, start_clean
 
     start_clean(__file__)
+    outlive_readers()
     from autograder.commands import main
 
     check_every_write()
