@@ -4,11 +4,9 @@ Commands that run student code start over first, in a clean environment: what th
 of the memory that children are forked from, and glibc and Python take settings that make forks cheap.
 """
 
-import io
 import os
 import signal
 import sys
-from typing import Any, TextIO
 
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -41,41 +39,14 @@ def start_clean(program: str) -> None:
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-class _Heedless(io.FileIO):
-    """Takes what is written, whether or not somebody reads it."""
-
-    def write(self, data: Any, /) -> int:
-        """Write to the file while it has a reader."""
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return len(data)
-
-
-def outlive_readers() -> None:
-    """Go on when nobody reads what this process prints any more, as behind `| head`: results are written all the same."""
-    sys.stdout, sys.stderr = map(_heedless, (sys.stdout, sys.stderr))
-
-
-def _heedless(stream: TextIO) -> TextIO:
-    if not isinstance(stream, io.TextIOWrapper):  # it is closed
-        return stream
-    raw = io.BufferedWriter(_Heedless(stream.fileno(), "w", closefd=False))
-    return io.TextIOWrapper(
-        raw,
-        stream.encoding,
-        stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
-
-
 if __name__ == "__main__":
     signal.signal(
         signal.SIGINT, signal.SIG_DFL
     )  # until `main` can say that it was stopped, Ctrl-C ends this without a word
     start_clean(__file__)
-    outlive_readers()
     from autograder.commands import main
+    from autograder.terminal import outlive_readers
+
+    outlive_readers()
 
     sys.exit(main(sys.argv[1:]))

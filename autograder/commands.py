@@ -5,13 +5,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from autograder.machine import CannotGrade, check_device, open_sandbox
 from autograder.settings import BadSettings, load_settings
+from autograder.terminal import STOPPING, Parser, Stopped, end_if_stopped, raise_stopped, refuse
 from handout.problems import BadProblems, load_assignment
 
 if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
@@ -19,24 +20,6 @@ if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
     from autograder.sandbox.client import Sandbox
 
 _Place = TypeVar("_Place")
-BAD_INPUT = 2
-_ROOT = Path(__file__).parents[1]
-_ASK_FOR_CUDA = """
-import sys, torch
-if torch.version.cuda is None:
-    sys.exit(f"version {torch.__version__} is built without CUDA")
-torch.ones(1, device="cuda")
-"""
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-_stops: "list[Stopped]" = []  # the order to stop, once it came
-
-
-class Stopped(BaseException):
-    """SIGTERM or Ctrl-C: end with what is known."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_status = 128 + number
 
 
 def main(arguments: list[str]) -> int:
@@ -89,7 +72,7 @@ def main(arguments: list[str]) -> int:
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         for number in STOPPING:
-            signal.signal(number, _stop)
+            signal.signal(number, raise_stopped)
         if options.command == "grade":
             return _grade(options.submission, options.out, options.isolation, options.metadata, options.device)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
@@ -118,14 +101,6 @@ def main(arguments: list[str]) -> int:
     except Stopped as stop:
         print(f"{options.command}: stopped", file=sys.stderr)
         return stop.exit_status
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong with an argument in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """End with that line."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message}; --help says more\n")
 
 
 def _isolation(parser: argparse.ArgumentParser) -> None:
@@ -159,35 +134,6 @@ def _device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_device(device: str) -> None:
-    """Raise CannotGrade, with the reason, if `device` is not here. CUDA is started in a process of its own, not in this one."""
-    if device != "cuda":
-        return
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-s", "-c", _ASK_FOR_CUDA], capture_output=True, text=True)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        raise CannotGrade(f"DEVICE=cuda needs a GPU, and PyTorch has none here: {reason}")
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    _stops.append(Stopped(number))
-    raise _stops[0]
-
-
-def end_if_stopped() -> None:
-    """Raise the order to stop again, in case a library took it for an error of its own."""
-    if _stops:
-        raise _stops[0]
-
-
-def refuse(command: str, text: object) -> int:
-    """Say in one line why a command is not carried out, and return the exit status."""
-    print(f"{command}: {text}", file=sys.stderr)
-    return BAD_INPUT
-
-
 def _grade(path: Path, out: Path, isolation: str, metadata: Path | None, device: str) -> int:
     from autograder.submission import Submission, UnreadableSubmission, read_submission
 
@@ -205,7 +151,7 @@ def _grade(path: Path, out: Path, isolation: str, metadata: Path | None, device:
             if metadata is None:
                 raise CannotGrade(error) from None
             submission = Submission({}, "", (str(error),))  # a student's doing: every row at 0, and why
-        with _sandbox(isolation) as sandbox:
+        with open_sandbox(isolation) as sandbox:
             from autograder.grade import Grade
             from autograder.gradescope import results, write_results
             from autograder.plugin import Suites, run_suites
@@ -275,7 +221,7 @@ def _verify(isolation: str, quick: bool, part: str | None, device: str) -> int:
         parts = [] if quick or device == "cuda" else [part] if part else every  # no misconception is about CUDA alone
         return verify(sandbox, assignment, parts, device)
 
-    return _check_ourselves("verify", _sandbox(isolation), check)
+    return _check_ourselves("verify", open_sandbox(isolation), check)
 
 
 def _mutate(isolation: str, part: str | None, sample: int | None) -> int:
@@ -287,7 +233,7 @@ def _mutate(isolation: str, part: str | None, sample: int | None) -> int:
         except BadSurvivors as error:
             return refuse("mutate", error)
 
-    return _check_ourselves("mutate", _sandbox(isolation), check)
+    return _check_ourselves("mutate", open_sandbox(isolation), check)
 
 
 def _soak(isolation: str, part: str | None, times: int, sample: int | None) -> int:
@@ -333,10 +279,6 @@ def _blame_ourselves(command: str, outcome: str, error: Exception) -> int:
     return 1
 
 
-class CannotGrade(Exception):
-    """This machine, or its set-up, does not allow grading."""
-
-
 def _check_writable(out: Path, submission: Path) -> None:
     """Find out before grading, and without touching what is there, whether the results can be written."""
     import tempfile
@@ -359,71 +301,3 @@ def _set_aside(out: Path) -> None:
             out.replace(out.with_name(f"{out.name}~"))
     except OSError as error:
         raise CannotGrade(f"cannot replace {out}: {error.strerror}") from None
-
-
-@contextmanager
-def _sandbox(isolation: str) -> Iterator["Sandbox"]:
-    """Yield a sandbox, made while this process holds nothing that a student may not read."""
-    warm_up()
-    from autograder.sandbox.client import Sandbox, SandboxBroken
-
-    try:
-        sandbox = Sandbox()
-    except SandboxBroken as error:
-        raise CannotGrade(error) from None
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        check_isolation(sandbox, isolation)
-        yield sandbox
-    finally:
-        for number in STOPPING:
-            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave files behind
-        sandbox.close()
-
-
-def warm_up() -> None:
-    """Check that this machine can grade, and make this process a good parent for children; signals are blocked afterwards.
-
-    Raises:
-        CannotGrade: if it cannot.
-    """
-    from autograder.sandbox import syscalls
-
-    if not syscalls.SUPPORTED:
-        raise CannotGrade("grading needs Linux on x86_64 or aarch64: the sandbox is made of its kernel's parts")
-    _check_interpreter()
-    # An exception in the middle of PyTorch's import is swallowed there, and leaves half of it; in its start it aborts the process; and one
-    # between the making of a sandbox's folder and the `try` that removes it leaves it behind. Signals wait until that is over.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    from autograder.sandbox.warm import warm
-
-    warm()
-
-
-def check_isolation(sandbox: "Sandbox", isolation: str) -> None:
-    """Refuse to grade where student code could read the reference, unless `isolation` is "process"."""
-    from autograder.plugin import isolation_level
-
-    if isolation == "full" and isolation_level(sandbox) != "full":
-        raise CannotGrade(
-            "here student code could read the reference: this kernel lacks Landlock or seccomp. "
-            "Grade on another machine, or say ISOLATION=process if that does not matter to you"
-        )
-
-
-def _check_interpreter() -> None:
-    """Refuse a Python that the children's users cannot read, as those of pyenv and uv under /root are."""
-    import os
-
-    if os.geteuid() != 0:
-        return
-    for prefix in {sys.prefix, sys.base_prefix}:
-        path = Path(prefix).resolve()
-        shut = [folder for folder in (path, *path.parents) if not folder.stat().st_mode & 0o001]
-        if shut:
-            remedy = "remove .venv and run make with PYTHON=/usr/bin/python3"
-            if _ROOT.is_relative_to(shut[-1]):
-                remedy = "move this repository to a folder that everybody can enter"
-            raise CannotGrade(
-                f"{path} cannot be read by the users that student code runs as, since {shut[-1]} is closed to them: {remedy}"
-            )

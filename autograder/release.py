@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autograder import stubs
-from autograder.commands import BAD_INPUT, Parser
+from autograder.terminal import BAD_INPUT, Parser
 from handout.contract import commands
 from handout.problems import load_assignment
 from tests.submission import pack, write_atomically

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from autograder.classroom.progress import Progressing
 from autograder.classroom.record import Status, load, path_of
-from autograder.commands import STOPPING
+from autograder.terminal import STOPPING
 from tests.submission import write_atomically
 
 Kind = Literal["slurm", "local"]

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder.commands import STOPPING, CannotGrade, check_isolation, end_if_stopped, refuse, warm_up
+from autograder.machine import CannotGrade, check_isolation, warm_up
 from autograder.settings import BadSettings
+from autograder.terminal import STOPPING, end_if_stopped, refuse
 from handout.problems import BadProblems, load_assignment
 
 if TYPE_CHECKING:  # importing them imports PyTorch

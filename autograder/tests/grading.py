@@ -48,12 +48,12 @@ class Grader:
 
 def _serve() -> None:
     sys.path[0] = str(ROOT)
-    from autograder.commands import _sandbox
+    from autograder.machine import open_sandbox
     from handout.problems import load_assignment
 
     answers = os.fdopen(os.dup(1), "w")  # nothing but grades may go there
     os.dup2(2, 1)
-    with _sandbox("process" if os.environ.get("ISOLATION") == "process" else "full") as sandbox:
+    with open_sandbox("process" if os.environ.get("ISOLATION") == "process" else "full") as sandbox:
         from autograder.plugin import Suites, run_suites
         from autograder.submission import read_submission
 

@@ -41,13 +41,13 @@ class UncheckedGrader(grading.Grader):
 
 
 def _serve() -> None:
-    from autograder import commands
+    from autograder import machine
 
     if os.environ.get("ISOLATION") == "process":
         from autograder.sandbox.zygote import Features
 
         Features.of_this_machine = staticmethod(lambda: Features(False, False, False))  # type: ignore[method-assign]
-    checked = commands._sandbox
+    checked = machine.open_sandbox
 
     @contextmanager
     def unchecked(isolation: str) -> Iterator[Any]:
@@ -59,7 +59,7 @@ def _serve() -> None:
             Judge._inspect = lambda self, parts, sources: Reply([])  # type: ignore[method-assign]
             yield sandbox
 
-    commands._sandbox = unchecked
+    machine.open_sandbox = unchecked
     grading._serve()
 
 
