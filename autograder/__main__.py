@@ -48,5 +48,4 @@ if __name__ == "__main__":
     from autograder.terminal import outlive_readers
 
     outlive_readers()
-
     sys.exit(main(sys.argv[1:]))

@@ -79,11 +79,12 @@ if __name__ == "__main__":
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from autograder.__main__ import outlive_readers, start_clean
+    from autograder.__main__ import start_clean
 
     start_clean(__file__)
-    outlive_readers()
     from autograder.commands import main
+    from autograder.terminal import outlive_readers
 
+    outlive_readers()
     check_every_write()
     sys.exit(main(sys.argv[1:]))
