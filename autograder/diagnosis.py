@@ -164,8 +164,10 @@ def _likeness(question: Question, ours: Outcome, about: str) -> _Likeness:
             return _Likeness.NONE
         if ours.message == theirs.message:
             return _Likeness.EXACT
-        # A refusal is written by hand, in words of one's own. Python and PyTorch say the same of the same mistake.
-        return _Likeness.PARTLY if ours.type_names[0] == _REFUSAL else _Likeness.NONE
+        # A refusal is written by hand, in words of one's own; what is refused comes last in them. Python and PyTorch say the
+        # same of the same mistake.
+        alike = ours.type_names[0] == _REFUSAL and _last_word(ours.message) == _last_word(theirs.message)
+        return _Likeness.PARTLY if alike else _Likeness.NONE
     if not isinstance(ours, Reply) or not isinstance(theirs, Reply):
         return _Likeness.NONE
     same = partial(_same, ours.value, theirs.value)
@@ -175,6 +177,10 @@ def _likeness(question: Question, ours: Outcome, about: str) -> _Likeness:
         both = _up_to(about, ours.value), _up_to(about, theirs.value)
         return _Likeness.PARTLY if None not in both and _same(*both, tolerance) else _Likeness.NONE
     return _Likeness.EXACT if same(_EXACTLY) else _Likeness.WITHIN_TOLERANCE
+
+
+def _last_word(message: str) -> str:
+    return message.split()[-1].strip("'\".,:;!()[]{}") if message.split() else ""
 
 
 def _up_to(key: str, reply: Any) -> dict[str, Any] | None:

@@ -63,11 +63,22 @@ def relying(part: str, right: Mapping[str, Callable[..., Any]], probe: Callable[
         module = getattr(lib, part)
         with ExitStack() as stack:
             for name, function in right.items():
-                stand_in = _stand_in(getattr(module, name, None), function)
-                stack.enter_context(mock.patch.object(module, name, stand_in, create=True))
+                own = getattr(module, name, None)
+                stand_in = _stand_in(own, function)
+                for place, key in [(module, name), *(_names_of(own, module) if own else ())]:
+                    stack.enter_context(mock.patch.object(place, key, stand_in, create=True))
             return probe(lib)
 
     return relies if right else probe
+
+
+def _names_of(own: object, module: ModuleType) -> list[tuple[ModuleType, str]]:
+    """Return where else a student's function can be called from: under other names, and in the files that they put beside."""
+    package = module.__name__.partition(".")[0]
+    files = [
+        file for name, file in sys.modules.items() if name.startswith(f"{package}.") and isinstance(file, ModuleType)
+    ]
+    return [(file, key) for file in files for key, value in vars(file).items() if value is own]
 
 
 def _stand_in(own: Any, right: Callable[..., Any]) -> Callable[..., Any]:

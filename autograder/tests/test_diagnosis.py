@@ -79,6 +79,19 @@ def test_an_exception_of_the_same_type_with_other_words_is_another_mistake(grade
     assert not any(row["misconception"] for row in rows.values())
 
 
+@pytest.mark.parametrize(
+    ("refused", "named"),
+    [("not 0 < mfu < 1:\n        raise ValueError(f'utilisation {mfu}')", "mfu_1_refused"),
+     ("flop_per_sec < 1:\n        raise ValueError(f'too slow: {flop_per_sec}')", "")],
+)  # fmt: skip
+def test_a_refusal_in_other_words_is_told_by_what_is_refused(grader, tmp_path, refused, named):
+    first = "    if not num_devices > 0:\n"
+    assert reference("napkin").count(first) == 1
+    source = reference("napkin").replace(first, f"    if {refused}\n{first}")
+    rows = lost(grader, tmp_path / "s", source)
+    assert {row["misconception"] for row in rows.values()} == {named}
+
+
 def test_an_edit_that_no_longer_applies_is_an_error():
     with pytest.raises(Drifted, match="0 times"):
         edited("napkin", [Edit("never there", "")])

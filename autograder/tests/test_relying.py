@@ -1,5 +1,6 @@
 """A mistake costs its own problem: where others build on the function, they find a right one."""
 
+import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,20 @@ def test_a_wrong_function_is_stood_in_for(own):
     assert type(answer) is float and answer == 6.0
 
 
+def test_a_wrong_function_is_stood_in_for_under_every_name_and_in_every_file(monkeypatch):
+    def own(size: float) -> float:
+        return size
+
+    module, helper = ModuleType("student.flops"), ModuleType("student.helper")
+    for place, name in ((module, "own"), (module, "_alias"), (helper, "own")):
+        setattr(place, name, own)
+        monkeypatch.setitem(sys.modules, place.__name__, place)
+    probe = relying("flops", {"own": right}, lambda lib: (module._alias(3.0), helper.own(3.0)))
+
+    assert probe(SimpleNamespace(flops=module)) == (6.0, 6.0)
+    assert module.own is module._alias is helper.own is own
+
+
 def test_what_is_right_to_refuse_is_refused():
     with pytest.raises(ValueError, match="-3 is negative"):
         asked(lambda size: 2.0 * size, -3)
@@ -58,4 +73,6 @@ def test_a_right_answer_that_says_more_is_kept():
     own = SimpleNamespace(value=6.0, note="of the student's own")
     probe = relying("dtypes", {"limits": lambda: Limits(6.0)}, lambda lib: lib.dtypes.limits())
 
-    assert probe(SimpleNamespace(dtypes=SimpleNamespace(limits=lambda: own))) is own
+    module = ModuleType("dtypes")
+    vars(module)["limits"] = lambda: own
+    assert probe(SimpleNamespace(dtypes=module)) is own
