@@ -17,7 +17,7 @@ import pytest
 
 from autograder.misconceptions import Drifted, Edit, edited, misconceptions
 from autograder.tests.grading import Grader
-from autograder.tests.handed_in import reference, write
+from autograder.tests.handed_in import reference, replaced, write
 from handout.problems import load_assignment
 
 HERE = Path(__file__).parent
@@ -100,6 +100,21 @@ def test_a_wrong_solution_loses_the_rows_about_its_mistake(part, grader, tmp_pat
             loses = f"\n    loses besides{first_words(extra)}" if extra else ""
             misjudged.append(f"\n  {name} in known_wrong/{part}.json{keeps}{loses}")
     assert not misjudged, "".join(misjudged)
+
+
+@pytest.mark.parametrize(
+    "body", ["raise ValueError(f'{args} {kwargs}')", "return None", "return args[0] if args else None", "return 0"]
+)
+def test_who_refuses_everything_or_does_nothing_gets_nothing(body, grader, tmp_path):
+    files = {}
+    for part in load_assignment().graded_parts:
+        source = reference(part.id)
+        for problem in part.problems:
+            if f"\ndef {problem.name}(" in source or f"\nclass {problem.name}(" in source:
+                source = replaced(source, problem.name, f"def {problem.name}(*args, **kwargs):\n    {body}\n")
+        files[f"{part.id}.py"] = source
+    rows = grader.grade(write(tmp_path / "s", files))["rows"]
+    assert [row["test"] for row in rows if row["outcome"] == "passed"] == []
 
 
 @pytest.mark.parametrize("part", PARTS)
