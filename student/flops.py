@@ -60,7 +60,8 @@ def einsum_flops(pattern: str, *shapes: Sequence[int]) -> int:
 
     Args:
         pattern: as einops writes it, "batch query d, batch key d -> batch query key": axis names are words, separated
-            by spaces. Two operands; no `...`, no parentheses, and no axis twice in one operand or in the output.
+            by spaces; around the comma and the arrow there may be spaces or none. Two operands, of which one without
+            axes is a single number; no `...`, no parentheses, and no axis twice in one operand or in the output.
         *shapes: the shapes of the two operands, sizes 0 or more.
 
     Returns:
@@ -240,8 +241,7 @@ def mfu(num_flops: float, seconds: float, peak_flop_per_sec: float) -> float:
         The utilisation, a float. 0.5 is good. More than 1 is returned as well, and says that an argument is wrong.
 
     Raises:
-        ValueError: naming the value, if `num_flops` is negative, or `seconds` or `peak_flop_per_sec` is not more
-            than 0.
+        ValueError: naming the value, if `num_flops` is negative, or `seconds` or `peak_flop_per_sec` is 0 or negative.
 
     Example:
         >>> mfu(num_flops=1e15, seconds=2.0, peak_flop_per_sec=1e15)
@@ -252,7 +252,7 @@ def mfu(num_flops: float, seconds: float, peak_flop_per_sec: float) -> float:
     raise NotImplementedError("flops.mfu")
 
 
-def time_matmul(x: Float[Tensor, "... m k"], w: Float[Tensor, "k n"], warmup: int, repeats: int) -> float:
+def time_matmul(x: Float[Tensor, "m k"], w: Float[Tensor, "k n"], warmup: int, repeats: int) -> float:
     """Measure how long the product `x @ w` takes.
 
     The product is computed `warmup` + `repeats` times, and not once more. The first `warmup` times are not timed: they
