@@ -109,7 +109,12 @@ def test_open_tokens_maps_the_file(compare, seed, dtype):
             np.array(tokens, dtype=dtype).tofile(path)
             read: list[Any] = []
             swapped = np.dtype(dtype).newbyteorder()  # a file from a machine of the other kind
-            for name, kind in ((path, dtype), (str(path), np.dtype(dtype)), (path, getattr(np, dtype)), (path, swapped)):
+            for name, kind in (
+                (path, dtype),
+                (str(path), np.dtype(dtype)),
+                (path, getattr(np, dtype)),
+                (path, swapped),
+            ):
                 opened = open_tokens(name, kind)
                 about = type(opened).__name__, opened.dtype.name, opened.shape, bool(opened.flags.writeable)
                 read.append((*about, opened.tolist()))
@@ -328,7 +333,11 @@ def test_get_batch_refuses_a_file_that_is_too_short(compare):
             "just long enough": [attempt(38, 3, 37), attempt(2, 5, 1)],
             "just long enough for one row of one token": attempt(2, 1, 1),
             "too short": [attempt(37, 3, 37, names=37), attempt(36, 3, 37), attempt(1, 1, 1), attempt(0, 1, 5)],
-            "a negative size": [attempt(50, -3, 37, names=-3), attempt(50, 3, -37, names=-37), attempt(50, -3, -37)],
+            "a negative size": [
+                attempt(50, -3, 37, names=-3),
+                attempt(50, 3, -37, names=-37),
+                attempt(50, -1, -1, names=-1),
+            ],
             "a size of 0": [attempt(50, 0, 37, names=0), attempt(50, 3, 0, names=0), attempt(50, 0, 0)],
             "a size of 0 beside a negative one": [attempt(50, 0, -37), attempt(50, -3, 0)],
         }

@@ -23,9 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from autograder.probing import refusal
 from autograder.sandbox import accelerator
 
-# Three sizes or counts, each of which a sum, a product or a look at one of them would let through.
-TWO_NEGATIVE = ((-2, -3, 4), (-2, 3, -4), (2, -3, -4))
-BESIDE_0 = ((0, -3, 4), (-1, 0, 4), (2, 0, -1), (-1, 3, 0))
+# Sizes or counts that whoever looks at their product, or at one of them, lets through.
+TWO_NEGATIVE = ((-1, -1, 4), (-1, 3, -1), (2, -1, -1))
+BESIDE_0 = ((0, -1, 4), (-1, 0, 4), (2, 0, -1), (-1, 3, 0))
 WORDS = ("batch", "head", "query", "key", "d", "seq", "hidden", "i", "j", "out_dim")
 
 
@@ -44,9 +44,9 @@ RELIES_ON = {
 }
 
 
-def refused(function: Callable[..., Any], *inputs: tuple[Any, ...]) -> list[Any]:
-    """Say of each input how it was refused; with two wrong values in it, either may be named."""
-    return [refusal(partial(function, *given)) for given in inputs]
+def refused(names: float, function: Callable[..., Any], *inputs: tuple[Any, ...]) -> list[Any]:
+    """Say of each input how it was refused; where two values of it are wrong they are equal, and one name is right for both."""
+    return [refusal(partial(function, *given), names=names) for given in inputs]
 
 
 def tried(call: Callable[[], Any]) -> tuple[tuple[str, ...], Any]:
@@ -108,8 +108,8 @@ def test_matmul_flops_are_those_that_pytorch_counts(compare, observe, seed, case
                 refusal(lambda: matmul_flops(2, -3, 4), names=-3),
                 refusal(lambda: matmul_flops(2, 3, -4), names=-4),
             ],
-            "two negative sizes": refused(matmul_flops, *TWO_NEGATIVE),
-            "a negative size beside a 0": refused(matmul_flops, *BESIDE_0),
+            "two negative sizes": refused(-1, matmul_flops, *TWO_NEGATIVE),
+            "a negative size beside a 0": refused(-1, matmul_flops, *BESIDE_0),
         }
 
     if case == "counted":
@@ -230,7 +230,7 @@ def test_einsum_flops_without_shared_sums(compare, seed):
                 refusal(lambda: einsum_flops("i j, j k -> i k", (2, -3), (-3, 4)), names=-3),
             ],
             **{
-                what: refused(einsum_flops, *(("i j, j k -> i k", (i, j), (j, k)) for i, j, k in sizes))
+                what: refused(-1, einsum_flops, *(("i j, j k -> i k", (i, j), (j, k)) for i, j, k in sizes))
                 for what, sizes in (("two negative sizes", TWO_NEGATIVE), ("a negative size beside a 0", BESIDE_0))
             },
         }
@@ -264,8 +264,8 @@ def test_elementwise_flops_are_one_an_element(compare, observe, seed, case):
                 refusal(lambda: elementwise_flops((-2,)), names=-2),
                 refusal(lambda: elementwise_flops((4, -3, 5)), names=-3),
             ],
-            "two negative sizes": refused(elementwise_flops, ((-7, -6),), *((shape,) for shape in TWO_NEGATIVE)),
-            "a negative size beside a 0": refused(elementwise_flops, ((0, -1),), *((shape,) for shape in BESIDE_0)),
+            "two negative sizes": refused(-1, elementwise_flops, ((-1, -1),), *((shape,) for shape in TWO_NEGATIVE)),
+            "a negative size beside a 0": refused(-1, elementwise_flops, ((0, -1),), *((shape,) for shape in BESIDE_0)),
         }
 
     if case == "measured":
@@ -333,8 +333,8 @@ def test_deep_linear_flops_of_the_whole_step(compare, observe, seed):
                 refusal(lambda: deep_linear_flops(6, -5, 3), names=-5),
                 refusal(lambda: deep_linear_flops(6, 5, -3), names=-3),
             ],
-            "two negative counts": refused(deep_linear_flops, *TWO_NEGATIVE),
-            "a negative count beside a 0": refused(deep_linear_flops, *BESIDE_0),
+            "two negative counts": refused(-1, deep_linear_flops, *TWO_NEGATIVE),
+            "a negative count beside a 0": refused(-1, deep_linear_flops, *BESIDE_0),
         }
 
     measured = []
@@ -367,8 +367,8 @@ def test_training_step_flops_are_six_a_token_and_parameter(compare, observe, see
                 refusal(lambda: training_step_flops(-4, 5), names=-4),
                 refusal(lambda: training_step_flops(4, -5), names=-5),
             ],
-            "two negative counts": refused(training_step_flops, (-4, -5)),
-            "a negative count beside a 0": refused(training_step_flops, (0, -1), (-1, 0)),
+            "two negative counts": refused(-1, training_step_flops, (-1, -1)),
+            "a negative count beside a 0": refused(-1, training_step_flops, (0, -1), (-1, 0)),
         }
 
     if case == "counted":
@@ -585,8 +585,8 @@ def test_mfu_is_the_part_of_the_promise_that_is_kept(compare, seed, case):
             "a peak of 0": refusal(lambda: mfu(1e12, 2.0, 0.0), names=0.0),
             "a negative peak": refusal(lambda: mfu(1e12, 2.0, -7e12), names=-7e12),
             "negative FLOPs": refusal(lambda: mfu(-4, 2.0, 1e12), names=-4),
-            "two negative values": refused(mfu, (1e12, -2.0, -7e12), (-0.5, -2.0, 1e12), (-0.5, 2.0, -7e12)),
-            "a negative value beside no FLOPs": refused(mfu, (0, -0.5, 1e12), (0, 2.0, -7e12), (0, 0.0, 1e12)),
+            "two negative values": refused(-1.0, mfu, (1e12, -1.0, -1.0), (-1.0, -1.0, 1e12), (-1.0, 2.0, -1.0)),
+            "a negative value beside no FLOPs": refused(-1.0, mfu, (0, -1.0, 1e12), (0, 2.0, -1.0)),
         }
 
     compare("flops.mfu", probe if case == "values" else probe_refusals, rtol=1e-12)
@@ -737,7 +737,7 @@ def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
             "0 repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=0), names=0),
             "negative repeats": refusal(lambda: time_matmul(x, w, warmup=3, repeats=-2), names=-2),
             "a negative warm-up": refusal(lambda: time_matmul(x, w, warmup=-3, repeats=5), names=-3),
-            "negative counts": refused(time_matmul, (x, w, -1, 1), (x, w, -1, -2), (x, w, -1, 0), (x, w, 0, -1)),
+            "negative counts": refused(-1, time_matmul, (x, w, -1, 1), (x, w, 0, -1), (x, w, -1, -1)),
         }
 
     # The first, the middle one, the last, the smallest, the largest, the mean and the median all differ.

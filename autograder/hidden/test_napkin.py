@@ -32,9 +32,9 @@ def training_flops(num_parameters: float, num_tokens: float) -> float:
 RELIES_ON = {"napkin.training_days": {"training_flops": training_flops}}
 
 
-def refused(function: Callable[..., Any], *inputs: tuple[Any, ...]) -> list[Any]:
-    """Say of each input how it was refused; with two wrong values in it, either may be named."""
-    return [refusal(partial(function, *given)) for given in inputs]
+def refused(names: float, function: Callable[..., Any], *inputs: tuple[Any, ...]) -> list[Any]:
+    """Say of each input how it was refused; where two values of it are wrong they are equal, and one name is right for both."""
+    return [refusal(partial(function, *given), names=names) for given in inputs]
 
 
 def tried(call: Callable[[], Any]) -> tuple[tuple[str, ...], Any]:
@@ -78,7 +78,7 @@ def test_training_flops_are_those_that_pytorch_counts(compare, observe, seed, ca
             training_flops(7, 3),
             refusal(lambda: training_flops(-7, 3), names=-7),
             refusal(lambda: training_flops(7e9, -3.5), names=-3.5),
-            refused(training_flops, (-7, -3), (0, -1), (-1, 0), (-0.5, 3)),
+            refused(-1, training_flops, (-1, -1), (0, -1), (-1, 0)),
         )
 
     if case == "small runs":
@@ -113,11 +113,10 @@ def test_training_days_divides_by_what_the_devices_do(compare, seed):
             "a device slower than 1 FLOP/s": days(7e9, 1e9, 64, 0.25, 0.5),  # more than 0
         }
 
-    wrong = {"parameters": -7e9, "tokens": -1, "devices": -1, "flop_per_sec": -0.5, "mfu": -0.25}
-    two_wrong = [dict(pair) for pair in combinations(wrong.items(), 2)]
-    # Nothing to compute is no reason not to look.
-    two_wrong += [{"tokens": 0, name: value} for name, value in wrong.items() if name != "tokens"]
-    two_wrong += [{"parameters": 0, "tokens": -1}]
+    names = ("parameters", "tokens", "devices", "flop_per_sec", "mfu")
+    # Two wrong values, whose product is none, or one beside a count of 0: nothing to compute is no reason not to look.
+    wrong = [dict.fromkeys(pair, -1) for pair in combinations(names, 2)]
+    wrong += [{"tokens": 0, name: -1} for name in names if name != "tokens"] + [{"parameters": 0, "tokens": -1}]
 
     def probe_refusals(lib):
         def days(parameters=7e9, tokens=1e12, devices=64, flop_per_sec=312e12, mfu=0.5):
@@ -134,7 +133,7 @@ def test_training_days_divides_by_what_the_devices_do(compare, seed):
             refusal(lambda: days(flop_per_sec=-3e14), names=-3e14),
             refusal(lambda: days(parameters=-7e9), names=-7e9),
             refusal(lambda: days(tokens=-15), names=-15),
-            *(refusal(partial(days, **wrong)) for wrong in two_wrong),
+            *(refusal(partial(days, **given), names=-1) for given in wrong),
         )
 
     compare("napkin.training_days", probe, rtol=FLOAT_RTOL)
@@ -225,9 +224,8 @@ def test_max_parameters_leaves_no_room_for_one_more(compare, observe, seed):
             refusal(lambda: max_parameters(8, 80e9, -16), names=-16),
             refusal(lambda: max_parameters(-8, 80e9, 16), names=-8),
             refusal(lambda: max_parameters(8, -75, 16), names=-75),
-            refused(
-                max_parameters, (-1, -75, 16), (-1, 80e9, -16), (8, -75, -0.5), (0, -1, 16), (-1, 0, 16), (0, 0, 0)
-            ),
+            refused(-1, max_parameters, (-1, -1, 16), (-1, 80e9, -1), (8, -1, -1), (0, -1, 16), (-1, 0, 16)),
+            refusal(lambda: max_parameters(0, 0, 0), names=0),
         )
 
     for largest, (devices, device_bytes, parameter_bytes) in zip(
