@@ -209,8 +209,9 @@ def count_flops(fn: Callable[[], object]) -> int:
     """Count the FLOPs of the matrix products that PyTorch executes while `fn()` runs.
 
     Whatever a program calls (`@`, `nn.Linear`, `einsum`, `backward()`), PyTorch in the end executes a few operators of
-    its library `torch.ops.aten`, and a `TorchDispatchMode` sees each of them go by. Four of them are counted, in all
-    their overloads (`torch.mm(x, w, out=y)` is an overload of `mm`), and nothing else:
+    its library `torch.ops.aten`, and a `TorchDispatchMode` sees each of them go by. Four of them are counted, and
+    nothing else. Each has several overloads, which begin with the same arguments and all count:
+    `torch.mm(x, w, out=y)` calls one, `torch.mm(x, w, out_dtype=torch.float32)` another.
 
     - `mm(x, w)`: (m, k) @ (k, n), and `addmm(bias, x, w)`, whose product is counted and whose addition is not;
     - `bmm(x, w)`: (b, m, k) @ (b, k, n), b products at once, and `baddbmm(bias, x, w)` likewise.
