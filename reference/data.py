@@ -28,7 +28,7 @@ def open_tokens(path: str | os.PathLike[str], dtype: npt.DTypeLike) -> np.memmap
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is empty, or its size is not a whole number of tokens; the message names the path.
+        ValueError: the file is empty, or its size is not a whole number of tokens. (NumPy's own error will do.)
 
     Example:
         >>> import tempfile
@@ -68,8 +68,8 @@ def get_batch(
 
     Args:
         tokens: a one-dimensional array of tokens of any integer dtype.
-        batch_size: number of rows, 0 or more.
-        sequence_length: number of tokens in a row, 0 or more.
+        batch_size: number of rows, 1 or more.
+        sequence_length: number of tokens in a row, 1 or more.
         device: where the batch shall be. To a CUDA device it goes from pinned memory and without blocking.
         generator: the CPU generator that draws the starts; no other is used. None: PyTorch's global one.
 
@@ -78,7 +78,7 @@ def get_batch(
 
     Raises:
         ValueError: there are fewer than `sequence_length + 1` tokens (the message names `sequence_length`), or
-            `batch_size` or `sequence_length` is negative (it names the value).
+            `batch_size` or `sequence_length` is less than 1 (it names the value).
 
     Example:
         With four tokens and rows of three there is one place to start:
@@ -94,8 +94,8 @@ def get_batch(
     Source:
         Bengio, Ducharme, Vincent and Jauvin, "A Neural Probabilistic Language Model" (2003): predict the next word.
     """
-    if batch_size < 0 or sequence_length < 0:
-        raise ValueError(f"batch_size and sequence_length must be 0 or more, not {batch_size} and {sequence_length}")
+    if batch_size < 1 or sequence_length < 1:
+        raise ValueError(f"batch_size and sequence_length must be 1 or more, not {batch_size} and {sequence_length}")
     num_starts = len(tokens) - sequence_length  # a row and its last target take sequence_length + 1 tokens
     if num_starts < 1:
         raise ValueError(f"{len(tokens)} tokens are too few for a sequence_length of {sequence_length} and a target")

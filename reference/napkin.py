@@ -49,8 +49,8 @@ def training_days(num_parameters: float, num_tokens: float, num_devices: int, fl
         Days of 24 hours, a float.
 
     Raises:
-        ValueError: naming the value, if a count is negative, if `num_devices` or `flop_per_sec` is not more than 0, or
-            if `mfu` is not in (0, 1].
+        ValueError: naming the value, if a count is negative, if `num_devices` or `flop_per_sec` is 0 or negative, or if
+            `mfu` is 0, negative or more than 1.
 
     Example:
         >>> round(training_days(70e9, 15e12, num_devices=1024, flop_per_sec=1979e12 / 2, mfu=0.5), 1)
@@ -113,7 +113,7 @@ def max_parameters(num_devices: int, bytes_per_device: float, bytes_per_paramete
 
     Args:
         num_devices: how many devices share the state; 0 or more.
-        bytes_per_device: memory of one device, in bytes; 0 or more. "80 GB" are 80e9 bytes.
+        bytes_per_device: memory of one device, a whole number of bytes; 0 or more. "80 GB" are 80e9 bytes.
         bytes_per_parameter: as `bytes_per_parameter` counts them; more than 0.
 
     Returns:
@@ -121,7 +121,7 @@ def max_parameters(num_devices: int, bytes_per_device: float, bytes_per_paramete
 
     Raises:
         ValueError: naming the value, if `num_devices` or `bytes_per_device` is negative, or if `bytes_per_parameter` is
-            not more than 0.
+            0 or negative.
 
     Example:
         >>> max_parameters(num_devices=8, bytes_per_device=80e9, bytes_per_parameter=16)

@@ -28,7 +28,7 @@ def open_tokens(path: str | os.PathLike[str], dtype: npt.DTypeLike) -> np.memmap
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is empty, or its size is not a whole number of tokens; the message names the path.
+        ValueError: the file is empty, or its size is not a whole number of tokens. (NumPy's own error will do.)
 
     Example:
         >>> import tempfile
@@ -65,8 +65,8 @@ def get_batch(
 
     Args:
         tokens: a one-dimensional array of tokens of any integer dtype.
-        batch_size: number of rows, 0 or more.
-        sequence_length: number of tokens in a row, 0 or more.
+        batch_size: number of rows, 1 or more.
+        sequence_length: number of tokens in a row, 1 or more.
         device: where the batch shall be. To a CUDA device it goes from pinned memory and without blocking.
         generator: the CPU generator that draws the starts; no other is used. None: PyTorch's global one.
 
@@ -75,7 +75,7 @@ def get_batch(
 
     Raises:
         ValueError: there are fewer than `sequence_length + 1` tokens (the message names `sequence_length`), or
-            `batch_size` or `sequence_length` is negative (it names the value).
+            `batch_size` or `sequence_length` is less than 1 (it names the value).
 
     Example:
         With four tokens and rows of three there is one place to start:

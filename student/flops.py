@@ -60,7 +60,8 @@ def einsum_flops(pattern: str, *shapes: Sequence[int]) -> int:
 
     Args:
         pattern: as einops writes it, "batch query d, batch key d -> batch query key": axis names are words, separated
-            by spaces. Two operands; no `...`, no parentheses, and no axis twice in one operand or in the output.
+            by spaces; around the comma and the arrow there may be spaces or none. Two operands, of which one without
+            axes is a single number; no `...`, no parentheses, and no axis twice in one operand or in the output.
         *shapes: the shapes of the two operands, sizes 0 or more.
 
     Returns:
@@ -170,8 +171,9 @@ def count_flops(fn: Callable[[], object]) -> int:
     """Count the FLOPs of the matrix products that PyTorch executes while `fn()` runs.
 
     Whatever a program calls (`@`, `nn.Linear`, `einsum`, `backward()`), PyTorch in the end executes a few operators of
-    its library `torch.ops.aten`, and a `TorchDispatchMode` sees each of them go by. Four of them are counted, in all
-    their overloads (`torch.mm(x, w, out=y)` is an overload of `mm`), and nothing else:
+    its library `torch.ops.aten`, and a `TorchDispatchMode` sees each of them go by. Four of them are counted, and
+    nothing else. Each has several overloads, which begin with the same arguments and all count:
+    `torch.mm(x, w, out=y)` calls one, `torch.mm(x, w, out_dtype=torch.float32)` another.
 
     - `mm(x, w)`: (m, k) @ (k, n), and `addmm(bias, x, w)`, whose product is counted and whose addition is not;
     - `bmm(x, w)`: (b, m, k) @ (b, k, n), b products at once, and `baddbmm(bias, x, w)` likewise.
@@ -240,8 +242,7 @@ def mfu(num_flops: float, seconds: float, peak_flop_per_sec: float) -> float:
         The utilisation, a float. 0.5 is good. More than 1 is returned as well, and says that an argument is wrong.
 
     Raises:
-        ValueError: naming the value, if `num_flops` is negative, or `seconds` or `peak_flop_per_sec` is not more
-            than 0.
+        ValueError: naming the value, if `num_flops` is negative, or `seconds` or `peak_flop_per_sec` is 0 or negative.
 
     Example:
         >>> mfu(num_flops=1e15, seconds=2.0, peak_flop_per_sec=1e15)
@@ -252,7 +253,7 @@ def mfu(num_flops: float, seconds: float, peak_flop_per_sec: float) -> float:
     raise NotImplementedError("flops.mfu")
 
 
-def time_matmul(x: Float[Tensor, "... m k"], w: Float[Tensor, "k n"], warmup: int, repeats: int) -> float:
+def time_matmul(x: Float[Tensor, "m k"], w: Float[Tensor, "k n"], warmup: int, repeats: int) -> float:
     """Measure how long the product `x @ w` takes.
 
     The product is computed `warmup` + `repeats` times, and not once more. The first `warmup` times are not timed: they

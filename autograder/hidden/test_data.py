@@ -108,7 +108,13 @@ def test_open_tokens_maps_the_file(compare, seed, dtype):
             tokens = [drawn.randrange(np.iinfo(dtype).max + 1) for _ in range(501)]  # no multiple of 8 bytes
             np.array(tokens, dtype=dtype).tofile(path)
             read: list[Any] = []
-            for name, kind in ((path, dtype), (str(path), np.dtype(dtype)), (path, getattr(np, dtype))):
+            swapped = np.dtype(dtype).newbyteorder()  # a file from a machine of the other kind
+            for name, kind in (
+                (path, dtype),
+                (str(path), np.dtype(dtype)),
+                (path, getattr(np, dtype)),
+                (path, swapped),
+            ):
                 opened = open_tokens(name, kind)
                 about = type(opened).__name__, opened.dtype.name, opened.shape, bool(opened.flags.writeable)
                 read.append((*about, opened.tolist()))
@@ -140,7 +146,7 @@ def test_get_batch_returns_windows_and_what_follows(observe, seed, dtype):
     """get_batch: each row is a window of the file, as int64, and its targets are one token ahead."""
     drawn = random.Random(seed)
     # All different, so that a row's first token says where it starts.
-    tokens = drawn.sample(range(min(np.iinfo(dtype).max, 2**40) + 1), 200)
+    tokens = drawn.sample(range(min(np.iinfo(dtype).max, 2**62) + 1), 200)
     sizes = [(8, 5), (1, 1), (3, 150), (5, 199), (64, 2)]
 
     def probe(lib):
@@ -318,11 +324,23 @@ def test_get_batch_refuses_a_file_that_is_too_short(compare):
     def probe(lib):
         def attempt(num_tokens, rows, length, names=None):
             tokens = np.arange(num_tokens, dtype=np.uint16)
-            return refusal(lambda: lib.data.get_batch(tokens, rows, length, "cpu"), names=names)
+            drawn: list[Any] = []
+            refused = refusal(lambda: drawn.append(lib.data.get_batch(tokens, rows, length, "cpu")), names=names)
+            # The inputs alone, and no dtype: the targets are judged elsewhere.
+            return refused, [inputs.tolist() for inputs, _ in drawn]
 
-        too_short = [attempt(37, 3, 37, names=37), attempt(36, 3, 37), attempt(1, 1, 1), attempt(0, 1, 5)]
-        negative = [attempt(50, -3, 37, names=-3), attempt(50, 3, -37, names=-37)]
-        return too_short, negative, attempt(38, 3, 37), attempt(2, 1, 1), attempt(50, 3, 0)
+        return {
+            "just long enough": [attempt(38, 3, 37), attempt(2, 5, 1)],
+            "just long enough for one row of one token": attempt(2, 1, 1),
+            "too short": [attempt(37, 3, 37, names=37), attempt(36, 3, 37), attempt(1, 1, 1), attempt(0, 1, 5)],
+            "a negative size": [
+                attempt(50, -3, 37, names=-3),
+                attempt(50, 3, -37, names=-37),
+                attempt(50, -1, -1, names=-1),
+            ],
+            "a size of 0": [attempt(50, 0, 37, names=0), attempt(50, 3, 0, names=0), attempt(50, 0, 0)],
+            "a size of 0 beside a negative one": [attempt(50, 0, -37), attempt(50, -3, 0)],
+        }
 
     compare("data.get_batch", probe)
 

@@ -23,6 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from autograder.probing import refusal
 from autograder.sandbox import accelerator
 
+# Sizes or counts that whoever looks at their product, or at one of them, lets through.
+TWO_NEGATIVE = ((-1, -1, 4), (-1, 3, -1), (2, -1, -1))
+BESIDE_0 = ((0, -1, 4), (-1, 0, 4), (2, 0, -1), (-1, 3, 0))
 WORDS = ("batch", "head", "query", "key", "d", "seq", "hidden", "i", "j", "out_dim")
 
 
@@ -39,6 +42,19 @@ RELIES_ON = {
     "flops.deep_linear_flops": {"matmul_flops": matmul_flops},
     "flops.count_flops": {"matmul_flops": matmul_flops},
 }
+
+
+def refused(names: float, function: Callable[..., Any], *inputs: tuple[Any, ...]) -> list[Any]:
+    """Say of each input how it was refused; where two values of it are wrong they are equal, and one name is right for both."""
+    return [refusal(partial(function, *given), names=names) for given in inputs]
+
+
+def tried(call: Callable[[], Any]) -> tuple[tuple[str, ...], Any]:
+    """Return what a call with a right input answers, and before it whether it was refused: then the others are still asked."""
+    try:
+        return ("accepted",), call()
+    except ValueError:
+        return ("refused", "ValueError"), None
 
 
 def counted(fn: Callable[[], object]) -> int:
@@ -92,6 +108,8 @@ def test_matmul_flops_are_those_that_pytorch_counts(compare, observe, seed, case
                 refusal(lambda: matmul_flops(2, -3, 4), names=-3),
                 refusal(lambda: matmul_flops(2, 3, -4), names=-4),
             ],
+            "two negative sizes": refused(-1, matmul_flops, *TWO_NEGATIVE),
+            "a negative size beside a 0": refused(-1, matmul_flops, *BESIDE_0),
         }
 
     if case == "counted":
@@ -145,23 +163,26 @@ def test_einsum_flops_without_shared_sums(compare, seed):
     a, b, c = (rng.randint(3, 90) for _ in range(3))
 
     def probe(lib):
-        einsum_flops = lib.flops.einsum_flops
+        def flops(*einsum):
+            return tried(lambda: lib.flops.einsum_flops(*einsum))
+
         return {
             "where nothing is summed": [
-                einsum_flops("i, j -> i j", (a,), (b,)),
-                einsum_flops("batch i, batch i -> batch i", (a, b), (a, b)),
-                einsum_flops("i j, i -> j i", (a, b), (a,)),
+                flops("i, j -> i j", (a,), (b,)),
+                flops("batch i, batch i -> batch i", (a, b), (a, b)),
+                flops("i j, i -> j i", (a, b), (a,)),
             ],
-            "where all is summed": einsum_flops("i, i ->", (a,), (a,)),
+            "where all is summed": flops("i, i ->", (a,), (a,)),
             "where an axis of one operand is summed": [
-                einsum_flops("i j, k -> i k", (a, b), (c,)),
-                einsum_flops("i, j -> ", (a,), (b,)),
+                flops("i j, k -> i k", (a, b), (c,)),
+                flops("i, j -> ", (a,), (b,)),
             ],
-            "where an axis has size 0": einsum_flops("i k, k j -> i j", (a, 0), (0, b)),
-            "where an axis has size 1": einsum_flops("i k, k j -> i j", (a, 1), (1, b)),
-            "a product too large for a float": einsum_flops(
-                "long_axis other, other third -> long_axis third", [10**7, 10**7 + 1], [10**7 + 1, 3]
-            ),
+            "where an axis has size 0": flops("i k, k j -> i j", (a, 0), (0, b)),
+            "where an axis has size 1": flops("i k, k j -> i j", (a, 1), (1, b)),
+            "where an operand is a single number": [flops("i, -> i", (a,), ()), flops(", i -> ", (), (a,))],
+            "without spaces around comma and arrow": flops("batch i,i batch->batch", (a, b), (b, a)),
+            "a name with an underscore": flops("long_axis i, i j -> long_axis j", (a, b), (b, c)),
+            "a product too large for a float": flops("i j, j k -> i k", [10**7, 10**7 + 1], [10**7 + 1, 3]),
         }
 
     def probe_refusals(lib):
@@ -177,8 +198,12 @@ def test_einsum_flops_without_shared_sums(compare, seed):
             "an axis with two sizes, one of them 1": refusal(
                 lambda: einsum_flops("query width, width key -> query key", (2, 1), (5, 4)), names="width"
             ),
-            "an axis twice in one operand": refusal(
-                lambda: einsum_flops("twin twin, twin key -> key", (3, 3), (3, 4)), names="twin"
+            "an axis twice in one operand": [
+                refusal(lambda: einsum_flops("twin twin, twin key -> key", (3, 3), (3, 4)), names="twin"),
+                refusal(lambda: einsum_flops("key d, twin twin -> key", (4, 2), (3, 3)), names="twin"),
+            ],
+            "an axis twice in the output": refusal(
+                lambda: einsum_flops("twin d, d key -> twin twin", (3, 2), (2, 4)), names="twin"
             ),
             "a shape with another number of axes": [
                 refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3, 4), (3, 4)), names="i j, j k -> i k"),
@@ -189,11 +214,25 @@ def test_einsum_flops_without_shared_sums(compare, seed):
                 refusal(lambda: einsum_flops("i j, j k -> i k", (2, 3), (3, 4), (4, 5)), names="i j, j k -> i k"),
             ],
             "a pattern with one operand": refusal(lambda: einsum_flops("i j -> i", (2, 3)), names="i j -> i"),
+            "a pattern with three operands": [
+                refusal(partial(einsum_flops, "i j, j k, k -> i", *shapes), names="i j, j k, k -> i")
+                for shapes in (((2, 3), (3, 4), (4,)), ((2, 3), (3, 4)))
+            ],
+            "a pattern with parentheses": refusal(  # as many axes as words, so that these are all that is wrong
+                lambda: einsum_flops("(i j) k, k -> (i j)", (2, 3, 4), (4,)), names="(i j) k, k -> (i j)"
+            ),
             "a pattern with an ellipsis": refusal(
                 lambda: einsum_flops("... j, j k -> ... k", (2, 3), (3, 4)), names="... j, j k -> ... k"
             ),
             "a pattern without an arrow": refusal(lambda: einsum_flops("i j, j k", (2, 3), (3, 4)), names="i j, j k"),
-            "a negative size": refusal(lambda: einsum_flops("i j, j k -> i k", (-2, 3), (3, 4)), names=-2),
+            "a negative size": [
+                refusal(lambda: einsum_flops("i j, j k -> i k", (-2, 3), (3, 4)), names=-2),
+                refusal(lambda: einsum_flops("i j, j k -> i k", (2, -3), (-3, 4)), names=-3),
+            ],
+            **{
+                what: refused(-1, einsum_flops, *(("i j, j k -> i k", (i, j), (j, k)) for i, j, k in sizes))
+                for what, sizes in (("two negative sizes", TWO_NEGATIVE), ("a negative size beside a 0", BESIDE_0))
+            },
         }
 
     compare("flops.einsum_flops", probe)
@@ -225,7 +264,8 @@ def test_elementwise_flops_are_one_an_element(compare, observe, seed, case):
                 refusal(lambda: elementwise_flops((-2,)), names=-2),
                 refusal(lambda: elementwise_flops((4, -3, 5)), names=-3),
             ],
-            "two negative sizes": refusal(lambda: elementwise_flops((-7, -6))),
+            "two negative sizes": refused(-1, elementwise_flops, ((-1, -1),), *((shape,) for shape in TWO_NEGATIVE)),
+            "a negative size beside a 0": refused(-1, elementwise_flops, ((0, -1),), *((shape,) for shape in BESIDE_0)),
         }
 
     if case == "measured":
@@ -293,6 +333,8 @@ def test_deep_linear_flops_of_the_whole_step(compare, observe, seed):
                 refusal(lambda: deep_linear_flops(6, -5, 3), names=-5),
                 refusal(lambda: deep_linear_flops(6, 5, -3), names=-3),
             ],
+            "two negative counts": refused(-1, deep_linear_flops, *TWO_NEGATIVE),
+            "a negative count beside a 0": refused(-1, deep_linear_flops, *BESIDE_0),
         }
 
     measured = []
@@ -325,6 +367,8 @@ def test_training_step_flops_are_six_a_token_and_parameter(compare, observe, see
                 refusal(lambda: training_step_flops(-4, 5), names=-4),
                 refusal(lambda: training_step_flops(4, -5), names=-5),
             ],
+            "two negative counts": refused(-1, training_step_flops, (-1, -1)),
+            "a negative count beside a 0": refused(-1, training_step_flops, (0, -1), (-1, 0)),
         }
 
     if case == "counted":
@@ -395,10 +439,17 @@ def test_count_flops_counts_the_backward_pass(observe, seed, kind):
     assert observe("flops.count_flops", probe, like=0) == measured, f"the count differs from PyTorch's ({kind})"
 
 
-def odd_workloads() -> list[Callable[[], Any]]:
-    """Build programs without matrix products, and with other overloads of them."""
+def odd_workloads(**overload: Any) -> list[Callable[[], Any]]:
+    """Build programs without matrix products, and with other overloads of them.
+
+    Args:
+        overload: what the last program's products are called with besides: FlopCounterMode fails at most of the overloads for `out_dtype`,
+            and is asked for the same products without it.
+    """
     x, w = torch.ones(3, 4), torch.ones(4, 5)
-    batched = torch.ones(2, 3, 4)
+    batched, weights = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
+    # The CPU has no kernel for `out_dtype`, but this device takes everything.
+    left, right = (t.to("meta", torch.bfloat16) for t in (batched, weights))
     wide = torch.ones(3, 4, dtype=torch.float64)
     return [
         lambda: None,
@@ -406,8 +457,10 @@ def odd_workloads() -> list[Callable[[], Any]]:
         lambda: (torch.mv(x, torch.ones(4)), torch.dot(torch.ones(4), torch.ones(4)), torch.outer(torch.ones(3), torch.ones(4))),
         lambda: torch.ones(3, 0) @ torch.ones(0, 5),
         lambda: wide @ torch.ones(4, 5, dtype=torch.float64),  # an operator that is handed on without its keywords
-        lambda: (torch.mm(x, w, out=torch.empty(3, 5)), torch.bmm(batched, torch.ones(2, 4, 5), out=torch.empty(2, 3, 5))),
+        lambda: (torch.mm(x, w, out=torch.empty(3, 5)), torch.bmm(batched, weights, out=torch.empty(2, 3, 5))),
         lambda: torch.addmm(torch.ones(5), x, w, beta=0.5, alpha=2.0, out=torch.empty(3, 5)),
+        lambda: torch.baddbmm(torch.ones(2, 1, 5), batched, weights, beta=0.5, alpha=2.0, out=torch.empty(2, 3, 5)),
+        lambda: (torch.mm(left[0], right[0], **overload), torch.bmm(left, right, **overload)),
     ]  # fmt: skip
 
 
@@ -417,7 +470,7 @@ def test_count_flops_counts_nothing_else(compare, observe):
     """count_flops: nothing but the four operators, in all overloads; calls once from 0, and lets errors through."""
 
     def probe_odd_workloads(lib):
-        return [lib.flops.count_flops(fn) for fn in odd_workloads() for _ in range(2)]
+        return [lib.flops.count_flops(fn) for fn in odd_workloads(out_dtype=torch.float32) for _ in range(2)]
 
     def probe_calls(lib):
         count_flops = lib.flops.count_flops
@@ -468,20 +521,20 @@ def test_promised_flop_per_sec_is_the_dense_peak(compare):
         "an H100 or H200 in 8 bits": [(device_name, dtype) for device_name in (H100, H200) for dtype in FP8],
     }
     others = {
-        "a card on PCIe": ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB"],
-        "an NVL card": ["NVIDIA H100 NVL", "NVIDIA H200 NVL"],
+        "a card on PCIe": ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA H100 pcie"],
+        "an NVL card": ["NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H200 Nvl", "NVIDIA H100 nvl"],
         "a GPU that is not in the table": ["NVIDIA A10", "NVIDIA V100-SXM2-16GB", "NVIDIA L40S"],
         "no GPU at all": ["cpu", "Intel(R) Xeon(R) Platinum 8480", ""],
     }
 
     def probe(lib):
         peak = lib.flops.promised_flop_per_sec
-        return {what: [peak(device_name, dtype) for device_name, dtype in cases] for what, cases in known.items()}
+        return {what: [tried(partial(peak, *gpu)) for gpu in gpus] for what, gpus in known.items()}
 
     def probe_refusals(lib):
         promised_flop_per_sec = lib.flops.promised_flop_per_sec
         return {
-            "the model's name alone": promised_flop_per_sec("H100", torch.float32) > 0,
+            "the model's name alone": tried(lambda: promised_flop_per_sec("H100", torch.float32)),
             **{
                 what: [refusal(partial(promised_flop_per_sec, name, torch.bfloat16), names=name) for name in names]
                 for what, names in others.items()
@@ -532,6 +585,8 @@ def test_mfu_is_the_part_of_the_promise_that_is_kept(compare, seed, case):
             "a peak of 0": refusal(lambda: mfu(1e12, 2.0, 0.0), names=0.0),
             "a negative peak": refusal(lambda: mfu(1e12, 2.0, -7e12), names=-7e12),
             "negative FLOPs": refusal(lambda: mfu(-4, 2.0, 1e12), names=-4),
+            "two negative values": refused(-1.0, mfu, (1e12, -1.0, -1.0), (-1.0, -1.0, 1e12), (-1.0, 2.0, -1.0)),
+            "a negative value beside no FLOPs": refused(-1.0, mfu, (0, -1.0, 1e12), (0, 2.0, -1.0)),
         }
 
     compare("flops.mfu", probe if case == "values" else probe_refusals, rtol=1e-12)
@@ -680,8 +735,9 @@ def test_time_matmul_is_the_median_of_the_timed_runs(compare, observe):
         return {
             "one repeat without a warm-up": time_matmul(x, w, warmup=0, repeats=1) >= 0,
             "0 repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=0), names=0),
-            "negative repeats": refusal(lambda: time_matmul(x, w, warmup=1, repeats=-2), names=-2),
-            "a negative warm-up": refusal(lambda: time_matmul(x, w, warmup=-3, repeats=2), names=-3),
+            "negative repeats": refusal(lambda: time_matmul(x, w, warmup=3, repeats=-2), names=-2),
+            "a negative warm-up": refusal(lambda: time_matmul(x, w, warmup=-3, repeats=5), names=-3),
+            "negative counts": refused(-1, time_matmul, (x, w, -1, 1), (x, w, 0, -1), (x, w, -1, -1)),
         }
 
     # The first, the middle one, the last, the smallest, the largest, the mean and the median all differ.

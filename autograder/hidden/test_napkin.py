@@ -1,6 +1,10 @@
 """Part 1, back of the envelope: formulas held against counted FLOPs and real storages."""
 
 import random
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +30,19 @@ def training_flops(num_parameters: float, num_tokens: float) -> float:
 
 
 RELIES_ON = {"napkin.training_days": {"training_flops": training_flops}}
+
+
+def refused(names: float, function: Callable[..., Any], *inputs: tuple[Any, ...]) -> list[Any]:
+    """Say of each input how it was refused; where two values of it are wrong they are equal, and one name is right for both."""
+    return [refusal(partial(function, *given), names=names) for given in inputs]
+
+
+def tried(call: Callable[[], Any]) -> tuple[tuple[str, ...], Any]:
+    """Return what a call with a right input answers, and before it whether it was refused: then the others are still asked."""
+    try:
+        return ("accepted",), call()
+    except ValueError:
+        return ("refused", "ValueError"), None
 
 
 def counted_training_flops(num_tokens: int, widths: list[int]) -> int:
@@ -61,6 +78,7 @@ def test_training_flops_are_those_that_pytorch_counts(compare, observe, seed, ca
             training_flops(7, 3),
             refusal(lambda: training_flops(-7, 3), names=-7),
             refusal(lambda: training_flops(7e9, -3.5), names=-3.5),
+            refused(-1, training_flops, (-1, -1), (0, -1), (-1, 0)),
         )
 
     if case == "small runs":
@@ -83,14 +101,22 @@ def test_training_days_divides_by_what_the_devices_do(compare, seed):
     ]  # fmt: skip
 
     def probe(lib):
-        training_days = lib.napkin.training_days
-        return [
-            *(training_days(*run) for run in runs),
-            training_days(7_000_000_000, 10**12, 64, 312e12, 1),  # ints, and the largest utilisation
-            training_days(7e9, 0, 64, 312e12, 0.5),
-            training_days(7e9, 0, 64, 312e12, 1.0),
-            training_days(7e9, 1e9, 1, 0.25, 0.5),  # one device, and slower than an operation a second: more than 0
-        ]
+        def days(*run):
+            return tried(lambda: lib.napkin.training_days(*run))
+
+        return {
+            "some runs": [days(*run) for run in runs],
+            "the largest utilisation": days(7_000_000_000, 10**12, 64, 312e12, 1),
+            "no tokens": [days(7e9, 0, 64, 312e12, 0.5), days(7e9, 0, 64, 312e12, 1.0)],
+            "no parameters": days(0, 1e12, 64, 312e12, 0.5),
+            "one device": days(7e9, 1e9, 1, 312e12, 0.5),
+            "a device slower than 1 FLOP/s": days(7e9, 1e9, 64, 0.25, 0.5),  # more than 0
+        }
+
+    names = ("parameters", "tokens", "devices", "flop_per_sec", "mfu")
+    # Two wrong values, whose product is none, or one beside a count of 0: nothing to compute is no reason not to look.
+    wrong = [dict.fromkeys(pair, -1) for pair in combinations(names, 2)]
+    wrong += [{"tokens": 0, name: -1} for name in names if name != "tokens"] + [{"parameters": 0, "tokens": -1}]
 
     def probe_refusals(lib):
         def days(parameters=7e9, tokens=1e12, devices=64, flop_per_sec=312e12, mfu=0.5):
@@ -107,6 +133,7 @@ def test_training_days_divides_by_what_the_devices_do(compare, seed):
             refusal(lambda: days(flop_per_sec=-3e14), names=-3e14),
             refusal(lambda: days(parameters=-7e9), names=-7e9),
             refusal(lambda: days(tokens=-15), names=-15),
+            *(refusal(partial(days, **given), names=-1) for given in wrong),
         )
 
     compare("napkin.training_days", probe, rtol=FLOAT_RTOL)
@@ -166,6 +193,7 @@ def test_bytes_per_parameter_counts_the_states_that_there_are(compare, seed):
             bytes_per_parameter(bf16, bf16, bf16, num_states=0, master_dtype=torch.float32),
             bytes_per_parameter(bf16, bf16, torch.uint8, 2, torch.float32),  # 8-bit states
             refusal(lambda: bytes_per_parameter(bf16, bf16, bf16, num_states=-3), names=-3),
+            refusal(lambda: bytes_per_parameter(bf16, bf16, bf16, -1, torch.float32), names=-1),  # 6 bytes in all
         )
 
     compare("napkin.bytes_per_parameter", probe)
@@ -196,6 +224,8 @@ def test_max_parameters_leaves_no_room_for_one_more(compare, observe, seed):
             refusal(lambda: max_parameters(8, 80e9, -16), names=-16),
             refusal(lambda: max_parameters(-8, 80e9, 16), names=-8),
             refusal(lambda: max_parameters(8, -75, 16), names=-75),
+            refused(-1, max_parameters, (-1, -1, 16), (-1, 80e9, -1), (8, -1, -1), (0, -1, 16), (-1, 0, 16)),
+            refusal(lambda: max_parameters(0, 0, 0), names=0),
         )
 
     for largest, (devices, device_bytes, parameter_bytes) in zip(

@@ -28,8 +28,8 @@ def get_batch(
     device: str | torch.device,
     generator: torch.Generator | None = None,
 ) -> tuple[Int64[Tensor, "batch sequence"], Int64[Tensor, "batch sequence"]]:
-    if batch_size < 0 or sequence_length < 0:
-        raise ValueError(f"batch_size and sequence_length must be 0 or more, not {batch_size} and {sequence_length}")
+    if batch_size < 1 or sequence_length < 1:
+        raise ValueError(f"batch_size and sequence_length must be 1 or more, not {batch_size} and {sequence_length}")
     num_starts = len(tokens) - sequence_length  # a row and its last target take sequence_length + 1 tokens
     if num_starts < 1:
         raise ValueError(f"{len(tokens)} tokens are too few for a sequence_length of {sequence_length} and a target")
