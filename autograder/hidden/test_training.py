@@ -936,8 +936,14 @@ def test_together_a_cut_run_is_the_uncut_run(observe, seed, cut):
             resumed += go_on(model, optimizer, batches, num_steps - cut)
         return step, losses, resumed, start, values(uncut), values(model), first_batch
 
-    matrices = [torch.zeros(0, 0)]
-    like = (0, [0.0], [0.0], matrices, matrices, matrices, (torch.zeros(0, 0), torch.zeros(0)))
+    # Of exactly these sizes: they are multiplied below, and a column times a row could be larger than all memory.
+    matrices = [
+        torch.ones(length, length),
+        torch.ones(length, length),
+        torch.ones(length, length),
+        torch.ones(length, 1),
+    ]
+    like = (0, [0.0], [0.0], matrices, matrices, matrices, (torch.ones(16, length), torch.ones(16)))
     step, losses, resumed, start, uncut, model, (x, y) = observe("training.together", probe, like=like)
     assert len(losses) == num_steps and step == cut, "The number of steps is not the one that was asked for."
     prediction = x.double()
