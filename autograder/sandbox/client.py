@@ -293,10 +293,8 @@ class Child:
                 return ended
 
     def peak_memory(self) -> int:
-        """Return the most bytes of memory that the process has held at once, and count anew where that is allowed."""
+        """Return the most bytes of memory that the process has held at once."""
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        with suppress(OSError):  # only root may reset the mark of a process that cannot be dumped
-            Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
         # The first line holds the process's name, which the student may choose; a line break in it is escaped.
         peak = next(line for line in status[1:] if line.startswith("VmHWM:"))
         return int(peak.split()[1]) << 10
