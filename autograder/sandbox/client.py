@@ -349,7 +349,7 @@ class Child:
             return TimedOut(waited=cpu < deadline.cpu / 2)
         if now > self._next_look:
             used = cleanup.disk_usage(str(self._folder), LIMITS.entries)
-            self._next_look = time.monotonic() + max(_DISK_EVERY, 10 * (time.monotonic() - now))
+            self._next_look = time.monotonic() + _DISK_EVERY
             if used > LIMITS.disk:
                 return OverDisk()
             # Files that are unlinked but open are in no folder: when the disk runs full meanwhile, this child is the suspect.

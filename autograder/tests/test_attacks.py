@@ -1346,6 +1346,27 @@ def test_more_files_than_the_limit_are_noticed(child, monkeypatch, limit, number
     child.close()
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_very_many_folders_are_noticed_before_it_takes_long_to_remove_them(sandbox, child, deep):
+    """To remove a folder takes the grader several times as long as the child needs to make it."""
+
+    def fill(lib):
+        number = 0
+        while True:
+            number += 1
+            os.mkdir(str(number))
+            if deep and number < 2000:
+                os.chdir(str(number))
+
+    start = time.monotonic()
+    assert ask(child, fill, Deadline(cpu=5, wall=60)) == OverDisk()
+    child.close()
+    following = sandbox.child("honest")
+    assert following.reply(IMPORT_DEADLINE) == Reply(["answer"])
+    assert time.monotonic() - start < 15
+    following.close()
+
+
 def test_no_memory_is_shared_with_the_zygote(child):
     if os.geteuid() != 0:
         pytest.skip("needs root")
