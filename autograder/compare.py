@@ -58,16 +58,17 @@ def first_difference(expected: Any, got: Any, tolerance: Tolerance) -> Differenc
 def misfit(like: Any, got: Any, path: str = "reply") -> Difference | None:
     """Return how `got` departs from the types and structure of the example `like`, or None if it does not.
 
-    A list of one element in `like` admits any length; a tensor fixes the dtype and the number of dimensions.
+    A list of one element in `like` admits any length; a tensor fixes the dtype, the number of dimensions, and each size that is not 0.
     """
     if isinstance(like, torch.Tensor):
         if difference := _type_difference(torch.Tensor, got, path):
             return difference
         if got.value.dtype != like.dtype:
             return _wrong_dtype(like.dtype, got.value.dtype, path)
-        if got.value.dim() != like.dim():
-            reason = f"A tensor has another number of dimensions than expected ({like.dim()})."
-            return Difference(reason, f"{path}: shape {tuple(got.value.shape)}")
+        if got.value.dim() != like.dim() or any(
+            size not in (0, found) for size, found in zip(like.shape, got.value.shape, strict=True)
+        ):
+            return _wrong_shape(like.shape, got.value.shape, path)
         return None
     if difference := _type_difference(type(like), got, path):
         return difference
@@ -147,11 +148,7 @@ class _Walk:
     def _tensors(self, expected: TensorReply, got: TensorReply, path: str) -> Difference | None:
         a, b = expected.value, got.value
         if a.shape != b.shape:
-            if a.dim() != b.dim():
-                reason = f"A tensor has another number of dimensions than expected ({a.dim()})."
-            else:
-                reason = "A tensor has another shape than expected."
-            return Difference(reason, f"{path}: shape {tuple(b.shape)}, not {tuple(a.shape)}")
+            return _wrong_shape(a.shape, b.shape, path)
         if a.dtype != b.dtype:
             return _wrong_dtype(a.dtype, b.dtype, path)
         if expected.device != got.device:
@@ -259,6 +256,13 @@ def _type_difference(expected: type, got: Any, path: str) -> Difference | None:
 def _wrong_dtype(expected: object, got: object, path: str) -> Difference:
     names = [str(dtype).removeprefix("torch.") for dtype in (got, expected)]
     return Difference(f"The dtype is {names[0]} where {names[1]} is expected.", path)
+
+
+def _wrong_shape(expected: torch.Size, got: torch.Size, path: str) -> Difference:
+    other = (
+        "shape than expected" if len(got) == len(expected) else f"number of dimensions than expected ({len(expected)})"
+    )
+    return Difference(f"A tensor has another {other}.", f"{path}: shape {tuple(got)}, not {tuple(expected)}")
 
 
 def _wrong_length(kind: str, expected: int, got: int, path: str) -> Difference:

@@ -197,12 +197,18 @@ class Judge:
         return plain(reply)
 
     def observe_memory(self, problem: str, probe: Probe, *, like: Any) -> tuple[Any, int]:
-        """Observe, and return beside the reply how many bytes the child's peak grew, as the kernel counts from outside."""
-        self._ask(problem, nothing, _OBSERVED, with_reference=False)  # by its answer the student's module is imported
-        assert self._child is not None
-        self._child.peak_memory()
-        before = self._child.peak_memory()
+        """Observe, and return beside the reply how many bytes more the child has held at once than one that runs no student code.
+
+        The kernel counts, from outside. What the student's module holds from its import on counts too: freed in time, it would hide growth.
+        """
+        fresh = self._sandbox.child(None)
+        fresh.send(nothing)
+        if not isinstance(fresh.reply(self._in_time(IMPORT_DEADLINE)), Reply):
+            raise SandboxBroken("a child that runs no student code did not answer")
+        before = fresh.peak_memory()
+        fresh.close()
         reply = self.observe(problem, probe, like=like)
+        assert self._child is not None
         return reply, self._child.peak_memory() - before
 
     def _lose(self, compared: bool, about: str = "") -> None:

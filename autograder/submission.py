@@ -9,9 +9,8 @@ Names are listed first, and only what lies in the package is read: a data set or
 import os
 import stat
 import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ _MOST_FILES = 500  # read
 _MOST_BYTES = 1 << 20  # of one file
 _MOST_BYTES_IN_ALL = 16 << 20
 _DEEPEST = 8
-_MOST_NOTES = 20  # on archives
+_MOST_NOTES = 20
 _LONGEST_NAME = 255  # bytes; what file systems allow
 _NOISE = frozenset({"__MACOSX", "__pycache__", "site-packages", "node_modules", "dist", "build"})
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
@@ -81,15 +80,17 @@ def read_submission(path: Path, modules: frozenset[str]) -> Submission:
 def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) -> Submission:
     """Find the package among the files of `listing`, as `read_submission` does; add to `notes` what is left out."""
     sources = [name for name in listing if name.suffix == ".py"]
-    for archive in sorted(listing.keys() - set(sources))[:_MOST_NOTES]:  # for those who have packed their files twice
-        notes.append(f"{shown(archive)} was not opened: if your files are in it, unpack it and hand in what it holds.")
+    packed = [  # for those who have packed their files twice
+        f"{shown(archive)} was not opened: if your files are in it, unpack it and hand in what it holds."
+        for archive in sorted(listing.keys() - set(sources))
+    ]
     counts = Counter(name.parent for name in sources if name.stem in modules)
     if not counts:
         # A Memory.py or a memory/__init__.py shows which folder is meant; neither is taken for memory.py.
         meant = (name.parent if name.name == "__init__.py" else name for name in sources)
         counts = Counter(name.parent for name in meant if name.stem.lower() in modules)
     if not counts:
-        return Submission({}, "", tuple(notes))
+        return Submission({}, "", _bounded([*notes, *packed]))
 
     def preference(folder: PurePosixPath) -> tuple[bool, int, int, str]:
         return folder.name != "student", -counts[folder], len(folder.parts), str(folder)
@@ -99,19 +100,23 @@ def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) ->
     for folder in others:
         if not folder.is_relative_to(home):
             notes.append(f"{shown(folder)}/ looks like the assignment too and was not graded; {shown(home)}/ was.")
-    return Submission(files, "" if home == PurePosixPath() else shown(home), tuple(notes))
+    return Submission(files, "" if home == PurePosixPath() else shown(home), _bounded([*notes, *packed]))
+
+
+def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
+    more = len(notes) - _MOST_NOTES
+    return (*notes[:_MOST_NOTES], *([f"There are {more} more notes like these."] if more > 0 else []))
 
 
 def _read(listing: Listing, home: PurePosixPath, modules: frozenset[str], notes: list[str]) -> dict[str, bytes]:
-    """Read the files below `home`, the assignment's own first."""
+    """Read the files below `home`, the assignment's own first. What is read counts, whatever becomes of it."""
     names = [name.relative_to(home) for name in listing if name.suffix == ".py" and name.is_relative_to(home)]
     files: dict[str, bytes] = {}
     size = 0
-    for name in sorted(names, key=lambda name: (len(name.parts) > 1 or name.stem not in modules, name)):
-        if len(files) >= _MOST_FILES or size >= _MOST_BYTES_IN_ALL:
-            notes.append(
-                f"Only the first {len(files)} Python files were read: that is as much as a submission may hold."
-            )
+    names.sort(key=lambda name: (len(name.parts) > 1 or name.stem not in modules, name))
+    for count, name in enumerate(names):
+        if count >= _MOST_FILES or size >= _MOST_BYTES_IN_ALL:
+            notes.insert(0, f"Only the first {count} Python files were read: that is as much as a submission may hold.")
             break
         try:
             if not str(name).isprintable() or any(len(os.fsencode(part)) > _LONGEST_NAME for part in name.parts):
@@ -119,14 +124,13 @@ def _read(listing: Listing, home: PurePosixPath, modules: frozenset[str], notes:
             if any(str(parent) in files for parent in name.parents):
                 raise LeftOut("is in a folder that has the name of a file")
             content = listing[home / name](_MOST_BYTES + 1)
+            size += len(content)
+            if len(content) > _MOST_BYTES:
+                raise LeftOut("is larger than 1 MiB")
         except LeftOut as reason:
             notes.append(f"{shown(name)} {reason}, and was left out.")
             continue
-        if len(content) > _MOST_BYTES:
-            notes.append(f"{shown(name)} is larger than 1 MiB, and was left out.")
-            continue
         files[str(name)] = content
-        size += len(content)
     return files
 
 
@@ -200,12 +204,12 @@ def _in_folder(top: Path, notes: list[str]) -> Listing:
 def _read_file(path: Path, most: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise LeftOut("is not a plain file")
+            return file.read(most)
     except OSError:
         raise LeftOut("is a link or cannot be read") from None
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise LeftOut("is not a plain file")
-        return file.read(most)
 
 
 def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
@@ -215,15 +219,23 @@ def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: 
         if _of_interest(entry.filename):
             name = PurePosixPath(entry.filename[len(below) :].replace("\\", "/"))
             if _wanted(name):
-                listing[name] = partial(_read_entry, archive, entry)
+                listing[name] = partial(read_entry, archive, entry)
     return listing
 
 
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
+def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
+    """Return `most` bytes of a file in a zip, or all if there are fewer.
+
+    Raises:
+        LeftOut: if it is none, or cannot be read.
+    """
     if stat.S_ISLNK(entry.external_attr >> 16):
         raise LeftOut("is a link")
+    # Of others zipfile undoes 4 KiB at once, which may be gigabytes.
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise LeftOut("is compressed in a way that few programs read")
     try:
         with archive.open(entry) as file:
             return file.read(most)  # bounded here: the size in the directory is the sender's word
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError):
+    except Exception:  # each decompressor has errors of its own, and newer Pythons have more of them
         raise LeftOut("is damaged or encrypted in the zip") from None

@@ -23,6 +23,7 @@ from autograder.submission import (
     find_package,
     in_zip,
     listed,
+    read_entry,
     shown,
 )
 
@@ -100,9 +101,8 @@ class Files:
         try:
             if self._archive is None:
                 return (self._top / _METADATA).read_bytes()
-            with self._archive.open(f"{self._prefix}{_METADATA}") as file:
-                return file.read(_MOST_METADATA)
-        except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
+            return read_entry(self._archive, self._archive.getinfo(f"{self._prefix}{_METADATA}"), _MOST_METADATA)
+        except (OSError, LeftOut) as error:
             raise BadExport(f"{_METADATA} in {self.path} cannot be read: {error}") from None
 
     def read(self, id: str, modules: frozenset[str]) -> Submission:

@@ -260,7 +260,7 @@ def test_round_to_float_is_float16_bit_for_bit(observe, seed):
     def probe(lib):
         return lib.dtypes.round_to_float(x, 5, 10)
 
-    got = observe("dtypes.round_to_float", probe, like=torch.zeros(1))
+    got = observe("dtypes.round_to_float", probe, like=torch.zeros(0))
     assert got.shape == x.shape, "the result has another shape"
     assert same_bits(got, x.to(torch.float16).float()), (
         "a number is rounded otherwise than by PyTorch: look at ties, subnormals, -0.0 and infinity"
@@ -283,7 +283,7 @@ def test_round_to_float_agrees_in_other_formats(observe, seed, dtype):
     def probe(lib):
         return lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf)
 
-    got = observe("dtypes.round_to_float", probe, like=torch.zeros(1))
+    got = observe("dtypes.round_to_float", probe, like=torch.zeros(0))
     assert torch.equal(got, x.to(dtype).float()), (
         "a number in range is rounded otherwise than by PyTorch: look at ties and subnormals"
     )
@@ -323,7 +323,7 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
         compare("dtypes.round_to_float", probe_any, rtol=0)
     else:
         x = torch.tensor(numbers_beside_ties(10 if case == "float16" else 23, -14, 14), dtype=torch.float64)
-        got = observe("dtypes.round_to_float", probe_pytorch, like=torch.zeros(1, dtype=torch.float64))
+        got = observe("dtypes.round_to_float", probe_pytorch, like=torch.zeros(0, dtype=torch.float64))
         if case == "float16":
             measured = torch.from_numpy(x.numpy().astype(np.float16).astype(np.float64))  # NumPy rounds once
         else:

@@ -138,7 +138,7 @@ def test_linear_cuts_its_weight(observe, seed):
         torch.manual_seed(seed)
         return lib.model.Linear(128, 128).weight.detach()
 
-    w = observe("model.Linear", probe, like=torch.zeros(0, 0)).double()
+    w = observe("model.Linear", probe, like=torch.zeros(128, 128)).double()
     # In units of the σ that the values themselves show (0.98658: std of a normal of σ = 1, cut at ±3), so that a wrong
     # standard deviation, judged above, does not count twice. Its error is below 4 %.
     sigmas = w.abs() * (0.98658 / w.std())

@@ -122,7 +122,8 @@ def check_kind(observe: Any, name: str, seed: int) -> None:
         others = [second_step(factor * first, second) for factor in (3, -1)]
         return second_step(first, second), varied, others, second_step(9 * first, 9 * second)
 
-    like = (VECTOR, [VECTOR], [VECTOR], VECTOR)
+    step = torch.zeros(16, dtype=torch.float64)
+    like = (step, [step], [step, step], step)
     usual, varied, (after_larger, after_opposite), scaled = observe(f"optimizers.{name}", probe, like=like)
 
     def differs(step: Tensor, other: Tensor) -> bool:

@@ -469,8 +469,9 @@ def test_sliding_windows_copies_nothing(compare, observe, seed):
     def probe(lib):
         return [(x, lib.strides.sliding_windows(x, 3, 2)) for x in some_tensors(seed).values()]
 
-    pairs = [(x, x.unfold(-1, 3, 2)) for x in some_tensors(seed).values()]
-    for x, windows in observe("strides.sliding_windows", probe, like=pairs):
+    # Of any sizes: what the windows hold is judged elsewhere.
+    like = [(x.new_empty([0] * x.dim()), x.new_empty([0] * (x.dim() + 1))) for x in some_tensors(seed).values()]
+    for x, windows in observe("strides.sliding_windows", probe, like=like):
         shared = x.untyped_storage().data_ptr() == windows.untyped_storage().data_ptr()
         assert shared, "The windows lie in a storage of their own: somewhere on the way there is a copy."
 

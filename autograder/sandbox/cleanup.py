@@ -107,6 +107,9 @@ def empty(top: Path) -> None:
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
                 continue
+            with suppress(OSError):  # most are empty, and one call is enough
+                os.rmdir(entry.path)
+                continue
             os.chmod(entry.path, 0o700)
             with os.scandir(entry.path) as scan:
                 below = list(scan)

@@ -16,7 +16,8 @@ class Limits:
     address_space: int | None = 4096 * MIB
     file: int = 64 * MIB  # one endless file
     disk: int = 256 * MIB  # many files; looked at every tenth of a second
-    entries: int = 20_000  # very many empty files
+    # Very many empty folders: to remove one takes the grader longer than the child needs to make it. Looked at like `disk`.
+    entries: int = 1_000
     open_files: int = 256  # running the machine out of file descriptors
     processes: int = 64  # a thousand threads; only where the child has a uid of its own, since the count is the uid's
     stack: int = 8 * MIB

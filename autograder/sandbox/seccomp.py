@@ -68,19 +68,24 @@ _DENIED: dict[str, dict[str, tuple[int | None, int | None]]] = {
         sched_setattr=(314, 274),
     ),
 }  # fmt: skip
-# Denied for the same reason as chown, but shutil.copy and honest code that writes a checkpoint make these calls on files of
-# their own, so they are told that it went well.
+# Denied for the same reason as chown (and locks, since they tell others something), but shutil.copy and honest code that writes a
+# checkpoint make these calls on files of their own, so they are told that it went well. Nobody else is there to lock them out.
 _PRETENDED: dict[str, tuple[int | None, int | None]] = dict(
     chmod=(90, None), fchmod=(91, 52), fchmodat=(268, 53), fchmodat2=(452, 452),
-    utime=(132, None), utimes=(235, None), futimesat=(261, None),
+    utime=(132, None), utimes=(235, None), futimesat=(261, None), flock=(73, 32),
 )  # fmt: skip
 _CLONE, _CLONE3, _SOCKETPAIR, _FALLOCATE = (56, 220), (435, 435), (53, 199), (285, 47)
 _KILL_CALL, _TGKILL = (62, 129), (234, 131)
 _PRCTL, _PRLIMIT64, _SCHED_SETAFFINITY = (157, 167), (302, 261), (203, 122)
 _FCNTL, _IOCTL, _UTIMENSAT = (72, 25), (16, 29), (280, 88)
 _DENIED_PRCTL = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE)  # surviving the zygote; becoming readable to others of this uid
-# Having the kernel send a signal of one's choice to any process of the same user when a pipe can be read; making others wait.
-_DENIED_FCNTL = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+# Having the kernel send a signal of one's choice to any process of the same user when a pipe can be read; making others wait;
+# leaving a message at a file of the system for the next test.
+_DENIED_FCNTL = (
+    *(8, 10, 15, 1024, 1026),  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+    *(5, 36, 1036, 1038),  # F_GETLK, F_OFD_GETLK, F_SET_RW_HINT, F_SET_FILE_RW_HINT
+)
+_PRETENDED_FCNTL = (6, 7, 37, 38)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
 _DENIED_IOCTL = (0x5452, 0x8901, 0x8902)  # FIOASYNC, FIOSETOWN, SIOCSPGRP
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
@@ -126,7 +131,8 @@ def program() -> list[Instruction]:
     is_stream = (_LOAD_SECOND_ARGUMENT, (_AND, 0, 0, _SOCK_TYPES), (_EQUAL, 0, 1, _SOCK_STREAM))
     rule(_SOCKETPAIR, *is_unix, *is_stream, _PERMIT, _REFUSE)
     rule(_PRCTL, _LOAD_FIRST_ARGUMENT, *_none_of(_DENIED_PRCTL))
-    rule(_FCNTL, _LOAD_SECOND_ARGUMENT, *_none_of(_DENIED_FCNTL))
+    locks = [step for value in _PRETENDED_FCNTL for step in ((_EQUAL, 0, 1, value), _PRETEND)]
+    rule(_FCNTL, _LOAD_SECOND_ARGUMENT, *locks, *_none_of(_DENIED_FCNTL))
     rule(_IOCTL, _LOAD_SECOND_ARGUMENT, *_none_of(_DENIED_IOCTL))
     rule(_FALLOCATE, (_RETURN, 0, 0, _ERRNO | _EOPNOTSUPP))  # fills a disk faster than anyone looks; glibc then writes
     code.append(_PERMIT)

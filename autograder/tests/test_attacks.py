@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 
@@ -457,6 +459,39 @@ def be_notified_of_a_folder(facts, lib):
     return fcntl.fcntl(os.open(".", os.O_RDONLY), fcntl.F_NOTIFY, 1)
 
 
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock
+
+
+def see_a_lock(facts, lib):
+    """A lock on a file that all may read is seen by whoever asks, by its range and its owner."""
+    file = os.open("file", os.O_RDWR | os.O_CREAT)
+    fcntl.fcntl(file, fcntl.F_SETLK, _WHOLE_FILE)
+    kind, *_ = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_OFD_GETLK, _WHOLE_FILE))
+    return kind != fcntl.F_UNLCK
+
+
+def wait_for_the_lock_of_another(facts, lib):
+    first, second = (os.open("file", os.O_RDWR | os.O_CREAT) for _ in range(2))
+    for lock in (
+        lambda file: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        lambda file: fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE),
+    ):
+        lock(first)
+        try:
+            lock(second)
+        except BlockingIOError:
+            continue
+        raise PermissionError("nobody holds a lock")
+    return "locked"
+
+
+def hint_at_a_files_life(facts, lib):
+    """The hint stays with the file; older kernels take it from whoever can open that."""
+    first, second = (os.open("file", os.O_RDWR | os.O_CREAT) for _ in range(2))
+    fcntl.fcntl(first, 1036, (3).to_bytes(8, "little"))  # F_SET_RW_HINT
+    return fcntl.fcntl(second, 1035, bytes(8)) == (3).to_bytes(8, "little")
+
+
 @dataclass(frozen=True)
 class Row:
     attack: object
@@ -541,6 +576,9 @@ ROWS = [
     Row(ask_for_signals_of_a_socket, "seccomp"),
     Row(lease_a_file, "seccomp"),
     Row(be_notified_of_a_folder, "seccomp"),
+    Row(see_a_lock, "seccomp"),
+    Row(wait_for_the_lock_of_another, "seccomp"),
+    Row(hint_at_a_files_life, "seccomp"),
 ]
 
 
@@ -703,8 +741,9 @@ def test_what_pytorch_needs_is_permitted(machine):
         ("_SOCKETPAIR", (1, 1), PERMIT), ("_SOCKETPAIR", (1, 1 | 0o2000000), PERMIT), ("_SOCKETPAIR", (2, 1), REFUSE),
         ("_SOCKETPAIR", (1, 2), REFUSE), ("_SOCKETPAIR", (1, 5), REFUSE), ("_SOCKETPAIR", (1, 3 | 0o2000000), REFUSE),
         ("_PRCTL", (1, 0), REFUSE), ("_PRCTL", (4, 1), REFUSE), ("_PRCTL", (15,), PERMIT), ("_PRCTL", (38, 1), PERMIT),
-        *(("_FCNTL", (4, command), REFUSE) for command in (8, 10, 15, 1024, 1026)),
-        *(("_FCNTL", (4, command), PERMIT) for command in (0, 1, 2, 3, 4, 6, 1030, 1031)),
+        *(("_FCNTL", (4, command), REFUSE) for command in (5, 8, 10, 15, 36, 1024, 1026, 1036, 1038)),
+        *(("_FCNTL", (4, command), seccomp._ERRNO | 0) for command in (6, 7, 37, 38)),
+        *(("_FCNTL", (4, command), PERMIT) for command in (0, 1, 2, 3, 4, 1030, 1031)),
         *(("_IOCTL", (4, command), REFUSE) for command in (0x5452, 0x8901, 0x8902)), ("_IOCTL", (1, 0x5401), PERMIT),
         ("_UTIMENSAT", (-100, 99, 0, 0), REFUSE), ("_UTIMENSAT", (-100, 99, 99, 0), seccomp._ERRNO | 0),
         ("_FALLOCATE", (5,), seccomp._ERRNO | seccomp._EOPNOTSUPP),
@@ -1066,6 +1105,11 @@ def test_honest_code_copies_touches_and_saves(grounds):
         os.mkdir("folder")
         shutil.copytree("folder", "other")
         torch.save({"w": torch.ones(3)}, "checkpoint")
+        np.memmap("a", mode="r")
+        with open("a", "r+b") as file:
+            for lock in (fcntl.flock, fcntl.lockf):  # as libraries do that write into a cache
+                lock(file, fcntl.LOCK_EX)
+                lock(file, fcntl.LOCK_UN)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "x").touch()
         with socket.socketpair()[0] as one:
@@ -1300,6 +1344,27 @@ def test_more_files_than_the_limit_are_noticed(child, monkeypatch, limit, number
     monkeypatch.setattr(client, "LIMITS", replace(limits.LIMITS, **limit))
     assert ask(child, fill) == OverDisk()
     child.close()
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_very_many_folders_are_noticed_before_it_takes_long_to_remove_them(sandbox, child, deep):
+    """To remove a folder takes the grader several times as long as the child needs to make it."""
+
+    def fill(lib):
+        number = 0
+        while True:
+            number += 1
+            os.mkdir(str(number))
+            if deep and number < 2000:
+                os.chdir(str(number))
+
+    start = time.monotonic()
+    assert ask(child, fill, Deadline(cpu=5, wall=60)) == OverDisk()
+    child.close()
+    following = sandbox.child("honest")
+    assert following.reply(IMPORT_DEADLINE) == Reply(["answer"])
+    assert time.monotonic() - start < 15
+    following.close()
 
 
 def test_no_memory_is_shared_with_the_zygote(child):

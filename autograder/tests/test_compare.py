@@ -385,6 +385,30 @@ def test_an_answer_that_does_not_fit_its_example(like, value, words):
     assert found is not None and words in found.reason
 
 
+def test_a_size_in_the_example_is_the_size_asked_for_and_0_admits_any():
+    like = torch.zeros(0, 3)
+    assert misfit(like, snapshot(torch.ones(7, 3))) is None
+    assert misfit(like, snapshot(torch.ones(0, 3))) is None
+    for shape in ((3, 7), (3, 1), (3, 0)):
+        assert misfit(like, snapshot(torch.ones(shape))).reason == "A tensor has another shape than expected."
+
+
+def test_a_reply_of_unasked_sizes_is_refused_before_anything_is_computed_with_it():
+    """Column times row, each small enough to send, is a matrix that the grader has no memory for."""
+    from autograder.hidden.test_training import test_together_a_cut_run_is_the_uncut_run as row
+
+    size = 3000
+    weights = [torch.ones(1, size), torch.ones(size, 1)]
+    reply = (1, [0.0] * 9, [0.0] * 9, weights, weights, weights, (torch.ones(size, 1), torch.ones(size)))
+
+    def observe(problem, probe, *, like):
+        difference = misfit(like, snapshot(reply))
+        raise LookupError(difference.reason if difference else "computed with")
+
+    with pytest.raises(LookupError, match="another"):
+        row(observe, 0, 1)
+
+
 def test_misfit_admits_nan_for_the_test_to_judge():
     assert misfit(0.0, snapshot(nan)) is None
 

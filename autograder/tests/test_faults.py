@@ -267,3 +267,21 @@ def waiting(
 @pytest.mark.parametrize("name", WAITING)
 def test_a_submission_that_waits_is_ended(name, waiting):
     judge(WAITING[name], waiting(name))
+
+
+HOARD = """
+_right_train, _kept, _ballast = train, [], [torch.ones(60 << 20)]
+
+
+def train(model, optimizer, loss_fn, batches, num_steps, *rest):
+    if num_steps == 200:
+        _ballast.clear()
+    keeping = lambda *both: _kept.append(loss_fn(*both)) or _kept[-1]
+    return _right_train(model, optimizer, keeping, batches, num_steps, *rest)
+"""
+
+
+def test_memory_that_is_freed_during_the_run_hides_no_growth(unchecked, place):
+    grade = unchecked.grade(write(place / "hoard", {"training.py": f"{reference('training')}\n{HOARD}"}))
+    (row,) = [row for row in grade["rows"] if row["test"].endswith("test_train_keeps_memory_flat")]
+    assert row["outcome"] == "failed" and "Memory grows" in row["output"], row

@@ -1,6 +1,7 @@
 """Finding the student's package in what students really hand in."""
 
 import io
+import lzma
 import os
 import random
 import stat
@@ -136,7 +137,7 @@ def test_packed_files_that_are_no_work_of_the_students_are_not_named(read):
 
 
 def test_very_many_packed_files_are_not_all_named(read):
-    assert len(read({f"{i}.zip": "x" for i in range(500)}).notes) == 20
+    assert len(read({f"{i}.zip": "x" for i in range(500)}).notes) == 21  # the last says that there are more
 
 
 def test_an_empty_folder_is_an_empty_submission(tmp_path):
@@ -409,6 +410,56 @@ def test_a_damaged_file_is_left_out(tmp_path):
     assert the_notes_of(path) == ("data.py is damaged or encrypted in the zip, and was left out.",)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_whose_output_cannot_be_bounded_is_not_undone(tmp_path, method):
+    """Python's zip files undo 4 KiB of these at a time, whole: 200 bytes became 100 MiB, whatever size was asked for."""
+    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
+        archive.writestr("data.py", bytes(32 << 20), method)
+        for name, content in PACKAGE.items():
+            archive.writestr(name, content)
+    tracemalloc.start()
+    assert the_notes_of(tmp_path / "s.zip") == (
+        "data.py is compressed in a way that few programs read, and was left out.",
+    )
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("error", [lzma.LZMAError, MemoryError, struct.error, EOFError])
+def test_whatever_a_decompressor_raises_a_file_is_left_out(tmp_path, monkeypatch, error):
+    def fail(self, n=-1):
+        raise error
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", fail)
+    submission = read_submission(zipped(tmp_path / "s.zip", PACKAGE), MODULES)
+    assert submission.files == {} and len(submission.notes) == 2
+
+
+@pytest.mark.parametrize("content", [b"#" * ((1 << 20) + 1), None], ids=["too large", "damaged"])
+def test_what_is_left_out_counts_as_read(tmp_path, monkeypatch, content):
+    """3,000 files that were each read up to 1 MiB and dropped kept the grader busy for half a minute."""
+    files = {f"x{i:04}.py": content or bytes(1000) for i in range(1500)}
+    path = zipped(tmp_path / "s.zip", {"memory.py": "m", **files})
+    if content is None:
+        data = path.read_bytes()
+        with zipfile.ZipFile(path) as archive:
+            crc = struct.pack("<I", archive.getinfo("x0000.py").CRC)
+        path.write_bytes(data.replace(crc, b"\1\2\3\4"))
+    opened = []
+    real = zipfile.ZipFile.open
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda self, entry: opened.append(entry) or real(self, entry))
+    submission = read_submission(path, MODULES)
+    assert submission.files == {"memory.py": b"m"}
+    assert len(opened) <= (500 if content is None else 20)
+    assert len(submission.notes) <= 30 and any("files were read" in note for note in submission.notes)
+
+
+def test_notes_are_bounded(read):
+    submission = read({f"{i}/memory.py": "m" for i in range(300)})
+    assert len(submission.notes) <= 30
+    assert any("more" in note for note in submission.notes)
+
+
 def test_an_unknown_compression_is_left_out(tmp_path):
     path = zipped(tmp_path / "s.zip", {"data.py": "x", **PACKAGE})
     data = bytearray(path.read_bytes())
@@ -416,7 +467,7 @@ def test_an_unknown_compression_is_left_out(tmp_path):
         at = data.index(signature) + method
         data[at : at + 2] = struct.pack("<H", 97)
     path.write_bytes(data)
-    assert the_notes_of(path) == ("data.py is damaged or encrypted in the zip, and was left out.",)
+    assert the_notes_of(path) == ("data.py is compressed in a way that few programs read, and was left out.",)
 
 
 def test_every_cut_of_a_zip_is_refused_or_read(tmp_path):
