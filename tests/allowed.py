@@ -137,6 +137,8 @@ _ABOUT_CODE = _names("builtins jaxtyping beartype typeguard typing_extensions")
 # Types that are welcome in an isinstance. Called, they make a tensor.
 _NOT_TO_CALL = _names("torch.Tensor")
 
+# What these do depends on where they are called, and on what.
+_ONLY_TO_CALL = _names("builtins.locals builtins.setattr builtins.delattr")
 
 # Modules that are honestly handed around as values.
 _HANDED_ON = _names("random math numpy.random")
@@ -241,9 +243,11 @@ def _refusal(mention: Mention) -> str | None:
     if name.startswith("assignment to "):
         module = name.removeprefix("assignment to ")
         is_setting = module.startswith("torch.backends") or module == "sys"
-        return RULES[0].says if libraries.is_module(module) and not is_setting else None
+        return None if is_setting else RULES[0].says
     if " " in name or name == "allow_pickle":
         return None
+    if name in _ONLY_TO_CALL and not mention.called:
+        return RULES[0].says
     if libraries.is_module(name) and not mention.called and name not in _HANDED_ON and not libraries.refusal(name):
         return RULES[0].says
     return libraries.refusal(name)

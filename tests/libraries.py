@@ -36,18 +36,16 @@ MODULES = (
     | _names("typeguard typing_extensions tqdm tqdm.auto")
     | _names("numpy numpy.random numpy.linalg numpy.typing numpy.dtypes numpy.fft numpy.lib numpy.lib.format")
     | _names("numpy.lib.stride_tricks numpy.exceptions")
-    | _names(
-        "torch torch.accelerator torch.amp torch.autograd torch.autograd.* torch.backends torch.backends.* torch.compiler"
-    )
+    | _names("torch torch.accelerator torch.amp torch.autograd torch.autograd.anomaly_mode torch.autograd.forward_ad")
+    | _names("torch.autograd.function torch.autograd.functional torch.autograd.grad_mode torch.autograd.gradcheck")
+    | _names("torch.autograd.graph torch.autograd.variable torch.backends torch.backends.* torch.compiler")
     | _names(
         "torch.cpu torch.cpu.* torch.cuda torch.cuda.* torch.distributions torch.distributions.* torch.fft torch.func"
     )
     | _names(
         "torch.functional torch.linalg torch.mps torch.nested torch.nn torch.nn.* torch.ops torch.ops.aten torch.optim"
     )
-    | _names(
-        "torch.optim.* torch.overrides torch.random torch.sparse torch.special torch.storage torch.testing torch.types"
-    )
+    | _names("torch.optim.* torch.random torch.sparse torch.special torch.storage torch.testing torch.types")
     | _names("torch.utils torch.utils.checkpoint torch.utils.data torch.utils.data.* torch.utils._python_dispatch")
     | _names(
         "torch.utils._pytree torch.version torch.xpu torch.xpu.* torch.accelerator.* torch.mps.* torch.serialization"
@@ -67,15 +65,18 @@ ONLY = {
     ),
     "traceback": _names("print_exc format_exc"),
     "platform": _names("machine node processor python_version release system"),
+    "torch.overrides": _names("TorchFunctionMode handle_torch_function has_torch_function is_tensor_like"),
 }
 ONLY["types"] -= _names("FunctionType MethodType ModuleType")
 
 # Of the modules above, not these: they run or find what the source does not name.
 NOT = _names(
     "builtins.exec builtins.eval builtins.compile builtins.globals functools.singledispatch functools.singledispatchmethod "
-    "typing.get_type_hints typing_extensions.get_type_hints "
-    "typing.ForwardRef typing_extensions.ForwardRef typing_extensions.evaluate_forward_ref "
-    "string.Formatter torch.compiler.wrap_numpy numpy.lib.format.read_array"
+    "typing.get_type_hints typing_extensions.get_type_hints typing.ForwardRef typing_extensions.ForwardRef "
+    "typing.evaluate_forward_ref typing_extensions.evaluate_forward_ref enum.global_enum "
+    "string.Formatter torch.compiler.wrap_numpy numpy.lib.format.read_array numpy.info numpy.lib.add_newdoc "
+    "torch.get_device_module torch.backends.opt_einsum.get_opt_einsum torch.ops.import_module torch.ops.load_library "
+    "torch.utils._pytree.enum_object_hook torch.utils._pytree.treespec_loads"
 )
 
 _EXCEPTIONS = _names("torch._C._is_alias_of")
@@ -201,21 +202,26 @@ def does_something(name: str) -> bool:
 
 
 @cache
+def _refused_values() -> list[Any]:
+    found = [_find(name)[1] for name in NOT]
+    return [value for value in found if value is not None]
+
+
+@cache
 def refusal(name: str) -> str | None:
     """Return why a library's dotted name may be used nowhere, or None."""
-    here, _, refused = _find(name)
+    here, value, refused = _find(name)
     if name in _EXCEPTIONS:
         return None
     if refused:
         return f"import of {refused}: not needed here, and so not allowed"
-    module, _, rest = here.partition(".")
-    if rest and module in ONLY and rest.split(".")[0] not in ONLY[module]:
-        return "not needed here, and so not allowed"
-    if here in NOT:
+    if here in NOT or any(value is each for each in _refused_values()):  # typing's has other names too
         return "not needed here, and so not allowed"
     parts = here.split(".")
     for i, part in enumerate(parts[1:], 2):
         prefix = ".".join(parts[:i])
+        if part not in ONLY.get(".".join(parts[: i - 1]), {part}):
+            return "not needed here, and so not allowed"
         if part in HIDING or (is_dunder(part) and part not in _HONEST_DUNDERS):
             return "not needed here, and so not allowed"
         if part == "__dict__":

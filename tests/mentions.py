@@ -19,9 +19,10 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
-from tests.libraries import canonical
+from tests.libraries import canonical, is_module
 
 _PACKAGE = "student"  # how files of the package are imported with their full name
+_LIBRARIES = "<libraries>"  # where that lies which is changed in a library: sys.argv.append(...)
 
 # Libraries in which no rule refuses anything: all of it may be imported with *.
 _STARS_ALLOWED = frozenset({"math", "einops", "typing", "jaxtyping", "collections", "collections.abc", "dataclasses"})
@@ -120,14 +121,18 @@ class _Scope:
         self.module, self.parent, self.of, self.class_name = module, parent, of, class_name
         self.names: dict[str, list[_Origin]] = {}
         self.bound_elsewhere: set[str] = set()  # declared global or nonlocal
+        # Of a module's or class's names, those that mean nothing else; not so with `if 0: exec = None`.
+        self.sure: set[str] = set()
 
     def bind(self, name: str, origin: _Origin = None) -> None:
         self.names.setdefault(name, []).append(origin)
 
     def home(self, name: str) -> "_Scope | None":
         """Return the scope that binds a name as seen from here. A class's names are not seen in its methods."""
-        if name in self.names:
-            return self
+        return self if name in self.names else self.outside(name)
+
+    def outside(self, name: str) -> "_Scope | None":
+        """Return the scope around this one that binds a name."""
         scope = self.parent
         while scope is not None and (name not in scope.names or scope.of == "class"):
             scope = scope.parent
@@ -176,16 +181,16 @@ class Package:
             self._pieces[module] = [Piece(node) for node in tree.body]
             for piece in self._pieces[module]:
                 self._bind(module, piece)
+            self.scopes[module].sure = _surely_bound(tree.body, self.scopes[module]) - set(_deleted(tree))
         for module, pieces in self._pieces.items():
             for piece in pieces:
                 _Reader(self, self.scopes[module], piece).visit(piece.node)
                 for name in piece.binds:
                     self._homes.setdefault((module, name), []).append(piece)
-        for pieces in self._pieces.values():
+        for module, pieces in self._pieces.items():
             for piece in pieces:
-                if self._runs_code(
-                    piece.node, self.scopes[module]
-                ):  # TABLE.append(...) belongs to TABLE, and so does what fills it by way of a function
+                # TABLE.append(...) belongs to TABLE, and so does what fills it by way of a function
+                if self._runs_code(piece.node, self.scopes[module]):
                     piece.adds_to = set(piece.touches)
                     for other in self._reached(piece.uses):
                         piece.adds_to |= other.touches
@@ -194,16 +199,27 @@ class Package:
 
     def _runs_code(self, node: ast.stmt, scope: _Scope) -> bool:
         """Whether importing the file runs code of the student's own in a statement."""
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass)) or _is_docstring(node):
             return False
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            return True
-        about = list(node.decorator_list)
+        called: list[ast.expr] = []
+        read: list[ast.expr] = []
         if isinstance(node, ast.ClassDef):
-            if any(not isinstance(each, _DEFINITIONS) and not _is_docstring(each) for each in node.body):
+            if any(self._runs_code(each, scope) for each in node.body):
                 return True
-            about += [*node.bases, *(keyword.value for keyword in node.keywords)]
-        names = {each.id for value in about for each in ast.walk(value) if isinstance(each, ast.Name)}
+            called = [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            called = list(node.decorator_list)
+            read = [*_defaults(node.args), *_annotations(node)]
+        elif isinstance(node, ast.AnnAssign) and node.value is None:
+            read = [node.annotation]
+        else:
+            return True
+        for child in (child for value in read for child in ast.walk(value)):
+            if isinstance(child, ast.Call):
+                called.append(child)
+            elif isinstance(child, ast.Subscript):  # may call __class_getitem__
+                called.append(child.value)
+        names = {each.id for value in called for each in ast.walk(value) if isinstance(each, ast.Name)}
         return any(not self.is_library(name, scope) for name in names)
 
     def is_library(self, name: str, scope: _Scope) -> bool:
@@ -270,11 +286,11 @@ class Package:
         waiting = list(places)
         while waiting:
             module, name = place = waiting.pop()
-            if place in seen or module not in self._pieces:
+            if place in seen:
                 continue
             seen.add(place)
-            waiting += [(other, name) for other in self.stars[module]]
-            for piece in self._pieces[module] if name == "*" else self._homes.get(place, ()):
+            waiting += [(other, name) for other in self.stars.get(module, ())]
+            for piece in self._pieces.get(module, ()) if name == "*" else self._homes.get(place, ()):
                 if piece not in found:
                     found.add(piece)
                     waiting += piece.uses
@@ -346,24 +362,30 @@ class Package:
 
     def resolve_name(self, name: str, scope: _Scope, busy: _Busy = frozenset()) -> set[_Target]:
         """Return all that a name can stand for."""
-        home = scope.home(name)
-        if home is None:
-            for other in self.stars.get(scope.module, ()):
-                if other in self.scopes and name in self.scopes[other].names:
-                    return self._member(other, name, busy)
-            return {_Library(f"builtins.{name}")} if hasattr(builtins, name) or name == "__builtins__" else set()
-        if (id(home), name) in busy:
-            return set()
-        busy |= {(id(home), name)}
+        return self._resolve_at(name, scope.home(name), scope.module, busy)
+
+    def _resolve_at(self, name: str, home: _Scope | None, module: str, busy: _Busy) -> set[_Target]:
         found: set[_Target] = set()
-        for origin in home.names[name]:
-            if isinstance(origin, ast.expr):
-                found |= self.resolve(origin, home, busy)
-            elif isinstance(origin, _Own) and origin.name and origin != _Own(home.module, name):
-                found |= self._member(origin.module, origin.name, busy)
-            elif origin is not None:
-                found.add(origin)
-        return found
+        if home is not None:
+            if (id(home), name) in busy:
+                return set()
+            busy |= {(id(home), name)}
+            for origin in home.names[name]:
+                if isinstance(origin, ast.expr):
+                    found |= self.resolve(origin, home, busy)
+                elif isinstance(origin, _Own) and origin.name and origin != _Own(home.module, name):
+                    found |= self._member(origin.module, origin.name, busy)
+                elif origin is not None:
+                    found.add(origin)
+            if home.of == "function" or name in home.sure:
+                return found
+            if home.of == "class":
+                return found | self._resolve_at(name, home.outside(name), module, busy)
+        for other in self.stars.get(module, ()):
+            if other in self.scopes and name in self.scopes[other].names:
+                return found | self._member(other, name, busy)
+        is_builtin = hasattr(builtins, name) or name == "__builtins__"
+        return found | {_Library(f"builtins.{name}")} if is_builtin else found
 
     def as_attribute(self, node: ast.expr, scope: _Scope, busy: _Busy = frozenset()) -> tuple[ast.expr, str] | None:
         """Return value and name of `value.name`, which may be written getattr(value, "name")."""
@@ -458,8 +480,6 @@ class _Binder(ast.NodeVisitor):
                 self._assign(element, values[i] if values else None)
         elif isinstance(target, ast.Starred):
             self._assign(target.value, None)
-        elif base := _base_name(target):  # TABLE["x"] = ... belongs to TABLE
-            self.scope.bind(base)
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Store):  # for, with
@@ -527,8 +547,7 @@ class _Reader(ast.NodeVisitor):
     # --- scopes ---
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for decorator in node.decorator_list:
-            self._touch(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        self._touch_decorators(node)
         for child in [*node.decorator_list, *_defaults(node.args)]:
             self.visit(child)
         for annotation in _annotations(node):
@@ -554,8 +573,7 @@ class _Reader(ast.NodeVisitor):
         self._read_in(scope, body)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for decorator in node.decorator_list:
-            self._touch(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        self._touch_decorators(node)
         for base in node.bases:  # calling the class makes what its base makes
             if isinstance(base, (ast.Name, ast.Attribute)):
                 self._read_name(base, called=True)
@@ -581,6 +599,8 @@ class _Reader(ast.NodeVisitor):
             _Binder(self.package, scope).visit(child)
         for name in scope.bound_elsewhere:
             scope.names.pop(name, None)
+        if scope.of == "class":
+            scope.sure = _surely_bound(body, scope) - {name for child in body for name in _deleted(child)}
         outer, self.scope = self.scope, scope
         for child in body:
             self.visit(child)
@@ -651,6 +671,10 @@ class _Reader(ast.NodeVisitor):
         for child in ast.walk(node):
             if isinstance(child, ast.NamedExpr):
                 self._mention(child, Kind.LIBRARY, "assignment in an annotation")
+            elif isinstance(child, ast.Call):
+                self.visit(child)
+            elif isinstance(child, ast.Subscript) and self._is_own_class(child.value):
+                self._touch(child)
             elif isinstance(child, (ast.Name, ast.Attribute)):
                 for target in self.package.resolve(child, self.scope):
                     if isinstance(target, _Library):
@@ -661,27 +685,61 @@ class _Reader(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
             self._read_name(node)
+        elif node.id in self.scope.bound_elsewhere:
+            self._touch(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
             self._touch(node)
-            for target in self.package.resolve(node.value, self.scope):
-                if isinstance(target, _Library):
-                    self._mention(node, Kind.LIBRARY, f"assignment to {target.name}")
+            self._note_assignment(node, node.value)
         self._read_name(node)
 
     def _touch(self, node: ast.expr) -> None:
         """Note that the value of a module's variable may change here: of TABLE in TABLE[0] = x, TABLE.append(x), f(TABLE)."""
-        name = _base_name(node)
-        home = self.scope.home(name) if name else None
-        if name is None or (home is not None and home.of != "module"):
-            return
-        if self.package.is_library(name, self.scope):
-            return
-        self.piece.touches.add((self.scope.module, name))
-        for target in self.package.resolve(node, self.scope) | self.package.resolve_name(name, self.scope):
-            if isinstance(target, (_Own, _Instance)) and target.name:
-                self.piece.touches.add((target.module, target.name))
+        waiting, seen = [(node, self.scope)], set()
+        while waiting:
+            node, scope = waiting.pop()
+            name = _base_name(node)
+            home = scope.home(name) if name else None
+            if name is None or (name, home) in seen:
+                continue
+            seen.add((name, home))
+            if home is not None:  # table = TABLE; append = TABLE.append
+                aliases = (ast.Name, ast.Attribute)
+                waiting += [(origin, home) for origin in home.names[name] if isinstance(origin, aliases)]
+                if home.of != "module":
+                    continue
+            if self.package.is_library(name, scope):
+                held = (
+                    self.package.resolve(node.value, scope) if isinstance(node, (ast.Attribute, ast.Subscript)) else ()
+                )
+                self.piece.touches |= {
+                    (_LIBRARIES, each.name) for each in held if isinstance(each, _Library) and not is_module(each.name)
+                }
+                continue
+            self.piece.touches.add((scope.module, name))
+            for target in self.package.resolve(node, scope) | self.package.resolve_name(name, scope):
+                if isinstance(target, (_Own, _Instance)) and target.name:
+                    self.piece.touches.add((target.module, target.name))
+
+    def _is_method(self, node: ast.expr) -> bool:
+        """Whether a call of this may change what it is a method of."""
+        return any(
+            isinstance(each, ast.Attribute) and each.attr not in _READING
+            for each in [node, *self._values_of_name(node)]
+        )
+
+    def _touch_decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        for decorator in node.decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            targets = self.package.resolve(called, self.scope)
+            is_own = isinstance(called, ast.Name) and any(isinstance(each, _Own) for each in targets)
+            if not is_own or self._is_own_class(called):  # what a function of one's own touches is seen there
+                self._touch(called)  # @TABLE.append
+
+    def _is_own_class(self, node: ast.expr) -> bool:
+        found = self.package.resolve(node, self.scope)
+        return any(isinstance(each, _Own) and (each.module, each.name) in self.package.members for each in found)
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
         if not any(isinstance(target, _Own) for target in self.package.resolve(node.cls, self.scope)):
@@ -698,12 +756,7 @@ class _Reader(ast.NodeVisitor):
             only_use: note only which of the student's files it takes, since it stands for an alias.
         """
         targets = self.package.resolve(node, self.scope)
-        for target in sorted(targets, key=repr):
-            if not isinstance(target, _Library):
-                self.is_alias = only_use
-                self._use(node, target)
-            elif not only_use:
-                self._mention(node, Kind.LIBRARY, target.name, called)
+        self._note(node, targets, called, only_use)
         base = node
         while attribute := self.package.as_attribute(base, self.scope):
             base = attribute[0]
@@ -715,11 +768,19 @@ class _Reader(ast.NodeVisitor):
             if not targets:
                 self._mention(node, Kind.ATTRIBUTE, name)
 
+    def _note(self, node: ast.AST, targets: set[_Target], called: bool = False, only_use: bool = False) -> None:
+        for target in sorted(targets, key=repr):
+            if not isinstance(target, _Library):
+                self.is_alias = only_use
+                self._use(node, target)
+            elif not only_use:
+                self._mention(node, Kind.LIBRARY, target.name, called)
+
     def _use_name(self, name: str) -> None:
         home = self.scope.home(name)
-        if home is None:
+        if home is None or (home.of == "module" and name not in home.sure):
             self.piece.uses |= {(other, name) for other in self.package.stars[self.scope.module]}
-        elif home.of == "module":
+        if home is not None and home.of == "module":
             self.piece.uses.add((home.module, name))
 
     def _use(self, node: ast.AST, target: _Own | _Instance) -> None:
@@ -733,12 +794,11 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         called = self.package.resolve(node.func, self.scope)
         names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        if isinstance(node.func, ast.Attribute) and node.func.attr not in _READING:
+        if self._is_method(node.func):
             self._touch(node.func)
         is_pure = isinstance(node.func, ast.Name) and node.func.id in _PURE
         for given in [*node.args, *(keyword.value for keyword in node.keywords)]:
-            is_method = isinstance(given, ast.Attribute) and given.attr not in _READING  # map(TABLE.append, ...)
-            if not is_pure or is_method:
+            if self._is_method(given) or not (is_pure or isinstance(given, ast.Call)):  # map(TABLE.append, ...)
                 self._touch(given.value if isinstance(given, ast.Starred) else given)
         self._read_way_of_calling(node, called)
         if self.package.as_attribute(node, self.scope):  # getattr(x, "name", default)
@@ -768,6 +828,10 @@ class _Reader(ast.NodeVisitor):
         given = len(node.args) + len(node.keywords)
         for target in called:
             name = target.name if isinstance(target, _Library) else ""
+            if name == "builtins.locals":
+                self._note_locals(node)
+            if name.endswith(("setattr", "setattr__")) and node.args:
+                self._note_assignment(node, node.args[0])
             if name == "builtins.type" and given > 1:
                 self._mention(node, Kind.LIBRARY, "type with three arguments")
             elif (name == "builtins.vars" and not given) or (name == "builtins.locals" and self.scope.of != "function"):
@@ -783,6 +847,19 @@ class _Reader(ast.NodeVisitor):
                 self._mention(node, Kind.LIBRARY, "allow_pickle")
             elif each.arg == "weights_only" and not getattr(each.value, "value", False):
                 self._mention(node, Kind.LIBRARY, "load without weights_only=True")
+
+    def _note_locals(self, node: ast.Call) -> None:
+        """Note what can be had from locals() by its name."""
+        scope: _Scope | None = self.scope
+        while scope is not None and scope.of == "function":
+            for name in scope.names:
+                self._note(node, self.package.resolve_name(name, scope))
+            scope = scope.parent
+
+    def _note_assignment(self, node: ast.AST, value: ast.expr) -> None:
+        for target in self.package.resolve(value, self.scope):
+            if isinstance(target, _Library):
+                self._mention(node, Kind.LIBRARY, f"assignment to {target.name}")
 
     def _times_a_function(self, node: ast.Call) -> bool:
         given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "stmt")]
@@ -800,6 +877,9 @@ class _Reader(ast.NodeVisitor):
     def _mention(self, node: ast.AST, kind: Kind, name: str, called: bool = False) -> None:
         file = self.package.files[self.scope.module]
         self.piece.mentions.append(Mention(file, getattr(node, "lineno", 1), kind, name, called))
+        if kind is Kind.LIBRARY:
+            steps = name.split(".")
+            self.piece.uses |= {(_LIBRARIES, ".".join(steps[: i + 1])) for i in range(1, len(steps))}
 
     def _mention_part(self, node: ast.AST, module: str) -> None:
         root = module.split(".")[0]
@@ -811,8 +891,10 @@ class _Reader(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             self._mention_part(node, self.package.locate(self.scope.module, 0, alias.name) or "")
+        self._read_imported(node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self._read_imported(node)
         own = self.package.locate(self.scope.module, node.level, node.module)
         if own is None:
             if any(alias.name == "*" for alias in node.names) and node.module not in _STARS_ALLOWED:
@@ -824,6 +906,13 @@ class _Reader(ast.NodeVisitor):
             self._mention_part(node, below)
             if not self.package.is_module(below):
                 self.piece.uses.add((own, alias.name))
+
+    def _read_imported(self, node: ast.Import | ast.ImportFrom) -> None:
+        imported = _Scope(self.scope.module)
+        _Binder(self.package, imported).visit(node)
+        for name in imported.names:
+            if not self._is_followed(name):
+                self._note(node, self.package.resolve_name(name, imported))
 
     # --- operators and indices ---
 
@@ -838,7 +927,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        if not isinstance(node.ctx, ast.Load):
+        if not isinstance(node.ctx, ast.Load) or self._is_own_class(node.value):  # __class_getitem__
             self._touch(node)
         by_place = any(_is_by_place(index) for index in [node.slice, *self._values_of_name(node.slice)]) and not any(
             isinstance(value, (ast.Dict, ast.DictComp)) for value in self._values_of_name(node.value)
@@ -876,7 +965,51 @@ def _annotations(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]
     return [annotation for annotation in found if annotation is not None]
 
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign, ast.Pass)
+def _surely_bound(body: Iterable[ast.AST], scope: _Scope) -> set[str]:
+    """Return the names that a module's or class's body binds, whatever happens, before anything can ask for them."""
+    own = {name for name, origins in scope.names.items() if not all(isinstance(each, _Library) for each in origins)}
+    sure: set[str] = set()
+    asked_for: set[str] = set()
+    anywhere: set[str] = set()  # also in functions, which a statement may call
+    for node in body:
+        asked_for |= set(_loaded(node))
+        names = set()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names = {node.name}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {
+                each.id
+                for target in targets
+                for each in ast.walk(target)
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            }
+        sure |= names - asked_for - (set() if own.isdisjoint(asked_for) else anywhere)
+        anywhere |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return sure
+
+
+def _loaded(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement asks for outside of functions."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            waiting += [*node.decorator_list, *_defaults(node.args)]
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _deleted(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler) and node.name:  # except ValueError as e: deletes e
+            yield node.name
 
 
 def _is_docstring(node: ast.stmt) -> bool:
@@ -896,8 +1029,11 @@ def _values_of(target: ast.expr, value: ast.expr | None) -> list[ast.expr]:
 
 
 def _base_name(node: ast.expr) -> str | None:
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
+    """Return the name that an expression starts with: TABLE in TABLE[0].x and in TABLE.get(0).x."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)) or (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ):
+        node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else None
 
 
