@@ -93,6 +93,21 @@ def numbers_and_ties(dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     return torch.cat([finite[kept], ((finite[1:] + finite[:-1]) / 2)[kept[:-1]], torch.tensor([-0.0])]).float()
 
 
+def with_its_bits(y: object) -> tuple[object, Tensor | None]:
+    """Return a reply, and its bits as whole numbers: those differ to the diagnosis however near two numbers are."""
+    if not isinstance(y, Tensor):
+        return y, None
+    return y, y.double().nan_to_num(nan=-12345.5, posinf=math.inf, neginf=-math.inf).view(torch.int64)
+
+
+def rounded_by_student(observe, probe, dtype=torch.float32):
+    """Ask for a tensor of one dimension; the probe returns it `with_its_bits`."""
+    got, _ = observe(
+        "dtypes.round_to_float", probe, like=(torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=torch.int64))
+    )
+    return got
+
+
 def same_bits(x: Tensor, y: Tensor) -> bool:
     """Whether two float32 tensors agree bit for bit, all NaN being one."""
     return torch.equal(x.nan_to_num(nan=-12345.5, posinf=math.inf, neginf=-math.inf).view(torch.int32),
@@ -284,9 +299,10 @@ def keeps_the_smallest_float64s(observe, generator):
     smallest = 2.0**-1074
 
     def probe(lib):
-        return [lib.dtypes.round_to_float(multiples * smallest, 11, bits) for bits in (52, 52 - dropped)]
+        round_to_float = lib.dtypes.round_to_float
+        return with_its_bits(torch.cat([round_to_float(multiples * smallest, 11, bits) for bits in (52, 52 - dropped)]))
 
-    kept, rounded = observe("dtypes.round_to_float", probe, like=[torch.zeros(1, dtype=torch.float64)])
+    kept, rounded = rounded_by_student(observe, probe, torch.float64).chunk(2)
     assert torch.equal(kept, multiples * smallest), "a subnormal number of float64 is changed by rounding to float64"
     expected = (multiples / 2.0**dropped).round() * 2.0**dropped * smallest
     assert torch.equal(rounded, expected), (
@@ -304,9 +320,9 @@ def test_round_to_float_is_float16_bit_for_bit(observe, seed):
     x = torch.cat([numbers_and_ties(torch.float16, generator), others])
 
     def probe(lib):
-        return lib.dtypes.round_to_float(x, 5, 10)
+        return with_its_bits(lib.dtypes.round_to_float(x, 5, 10))
 
-    got = observe("dtypes.round_to_float", probe, like=torch.zeros(1))
+    got = rounded_by_student(observe, probe)
     assert got.shape == x.shape, "the result has another shape"
     assert same_bits(got, x.to(torch.float16).float()), (
         "a number is rounded otherwise than by PyTorch: look at ties, subnormals, -0.0 and infinity"
@@ -328,9 +344,9 @@ def test_round_to_float_agrees_in_other_formats(observe, seed, dtype):
     x = torch.cat([numbers_and_ties(dtype, generator), others.clamp(-limit, limit)])
 
     def probe(lib):
-        return lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf)
+        return with_its_bits(lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf))
 
-    got = observe("dtypes.round_to_float", probe, like=torch.zeros(1))
+    got = rounded_by_student(observe, probe)
     assert torch.equal(got, x.to(dtype).float()), (
         "a number in range is rounded otherwise than by PyTorch: look at ties and subnormals"
     )
@@ -355,7 +371,7 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
 
     def probe_pytorch(lib):
         widths = (5, 10) if case == "float16" else (8, 23)
-        return lib.dtypes.round_to_float(x, *widths)
+        return with_its_bits(lib.dtypes.round_to_float(x, *widths))
 
     def probe_any(lib):
         return [lib.dtypes.round_to_float(values, *width) for values, width in zip(tensors, widths, strict=True)]
@@ -370,7 +386,7 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
         compare("dtypes.round_to_float", probe_any, rtol=0)
     else:
         x = torch.tensor(numbers_beside_ties(10 if case == "float16" else 23, -14, 14), dtype=torch.float64)
-        got = observe("dtypes.round_to_float", probe_pytorch, like=torch.zeros(1, dtype=torch.float64))
+        got = rounded_by_student(observe, probe_pytorch, torch.float64)
         if case == "float16":
             measured = torch.from_numpy(x.numpy().astype(np.float16).astype(np.float64))  # NumPy rounds once
         else:
