@@ -104,15 +104,16 @@ def round_to_float(
     - NaN stays NaN.
 
     Args:
-        x: a tensor of any shape and floating-point dtype, on any device; it is not modified. Each element is rounded
-            once: for float32 tensors the result is bit for bit that of `x.to(dtype).to(torch.float32)`, as long as x is
-            in the format's range; for float64 tensors PyTorch rounds twice and can differ.
+        x: a tensor of any shape, of dtype float16, bfloat16, float32 or float64, on the CPU; it is not modified. Its
+            dtype can hold the results. Each element is rounded once: for float32 tensors the result is bit for bit that
+            of `x.to(dtype).to(torch.float32)`, as long as x is in the format's range; for float64 tensors PyTorch
+            rounds twice and can differ. (PyTorch's 8-bit dtypes, as x's own, may be taken or refused.)
         exponent_bits: as in `float_limits`.
         mantissa_bits: as in `float_limits`.
         has_inf: as in `float_limits`.
 
     Returns:
-        A new tensor of x's shape, dtype and device.
+        A new tensor of x's shape and dtype, also where nothing is to be rounded: never x itself, nor a view of it.
 
     Raises:
         ValueError: naming the value, if a width is outside its range, or the dtype, if x is not of a

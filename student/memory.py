@@ -72,8 +72,9 @@ def storage_bytes(tensors: Iterable[Shaped[Tensor, "..."]]) -> int:
     may hold four bytes.
 
     Args:
-        tensors: tensors of any shape and dtype, on any device, in any iterable: a list, a tuple, a generator. Tensors
-            on the device "meta" have storages with a size, too, though all of these start at address 0.
+        tensors: tensors of any shape and dtype, on any device, in any iterable: a list, a tuple, a generator. All that
+            a generator makes count, whether or not something else keeps them. Tensors on the device "meta" have
+            storages with a size, too, though all of these start at address 0.
 
     Returns:
         The number of bytes, an `int`; 0 for no tensors.
@@ -101,15 +102,17 @@ def training_memory(model: nn.Module, optimizer: Optimizer | None = None) -> Mem
     as in `storage_bytes`:
 
     - parameters: of the model's parameters, trainable or not; tied parameters once. Buffers are not parameters.
-    - gradients: of the gradients that the model's parameters have. A gradient that is None holds nothing.
-    - optimizer_state: of every tensor in `optimizer.state`, 0-d tensors such as PyTorch's own step counters too.
-      A counter that is a Python int is not a tensor and counts 0.
+    - gradients: of the gradients that the model's parameters have, also those that are frozen by now or that the
+      optimizer does not train. A gradient that is None holds nothing.
+    - optimizer_state: of every tensor that `optimizer.state` has for a parameter, under any name, 0-d tensors such as
+      PyTorch's own step counters too. A counter that is a Python int is not a tensor and counts 0.
     - activations: 0, since none are alive between two steps.
     - total: the sum of these.
 
     Args:
         model: any module.
-        optimizer: an optimizer over the model's parameters, or None for no state.
+        optimizer: an optimizer over some or all of the model's parameters, or None for no state. Its state is a dict of
+            tensors, numbers and the like for each parameter; no tensors are in lists of it, as LBFGS has them.
 
     Returns:
         The breakdown; every field is an `int`, in bytes.
@@ -138,8 +141,8 @@ def saved_activation_bytes(
     """The bytes that autograd saves for the backward pass while `fn(*inputs)` runs.
 
     Autograd keeps, from the forward pass, the tensors that the backward pass will need. Each storage among them counts
-    once and whole, except the storages of `inputs` and `parameters`: those exist anyway. What is left is the memory
-    that the forward pass adds.
+    once and whole, whatever its dtype, except the storages of `inputs` and `parameters`: those exist anyway. With
+    all in them that existed before, what is left is the memory that the forward pass adds.
 
     What belongs to the inputs and parameters is told by storage, not by `is_leaf`: a saved `weight.T` is no leaf, but
     looks at the weight's storage; a dropout mask is a leaf, but is new memory.
@@ -149,7 +152,8 @@ def saved_activation_bytes(
     Args:
         fn: a function or module, called once as `fn(*inputs)`; what it returns is dropped.
         *inputs: tensors of any shapes.
-        parameters: tensors that `fn` uses and that are no activations, such as `model.parameters()`.
+        parameters: tensors that `fn` uses and that are no activations, such as `model.parameters()`, in any iterable.
+            Others are not left out, not even the parameters of a module `fn`.
 
     Returns:
         The number of bytes, an `int`; 0 where nothing needs a gradient.

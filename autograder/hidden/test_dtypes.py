@@ -79,10 +79,33 @@ def all_numbers(dtype: torch.dtype) -> Tensor:
     return torch.arange(2**bits).to(BIT_PATTERNS[bits]).view(dtype).float()
 
 
-def midpoints(numbers: Tensor) -> Tensor:
-    """Return the numbers halfway between neighbours, exact in float32 for the formats here."""
+def numbers_and_ties(dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Return finite numbers of a format, and those halfway from each to the next, exact in float32.
+
+    Of an 8-bit format it is all of them; of a 16-bit one the smallest, those beside powers of two, and about 2000 drawn ones.
+    """
+    numbers = all_numbers(dtype)
     finite = numbers[numbers.isfinite()].double().unique()
-    return ((finite[1:] + finite[:-1]) / 2).float()
+    patterns = (torch.arange(len(finite)) - len(finite) // 2).abs()  # of the bits but the sign's
+    fractions = patterns % 2 ** FORMATS[dtype][1]
+    drawn = torch.rand(len(finite), generator=generator) < 2000 / len(finite)
+    kept = drawn | (patterns < 64) | (fractions <= 1) | (fractions == fractions.max())
+    return torch.cat([finite[kept], ((finite[1:] + finite[:-1]) / 2)[kept[:-1]], torch.tensor([-0.0])]).float()
+
+
+def with_its_bits(y: object) -> tuple[object, Tensor | None]:
+    """Return a reply, and its bits as whole numbers: those differ to the diagnosis however near two numbers are."""
+    if not isinstance(y, Tensor):
+        return y, None
+    return y, y.double().nan_to_num(nan=-12345.5, posinf=math.inf, neginf=-math.inf).view(torch.int64)
+
+
+def rounded_by_student(observe, probe, dtype=torch.float32):
+    """Ask for a tensor of one dimension; the probe returns it `with_its_bits`."""
+    got, _ = observe(
+        "dtypes.round_to_float", probe, like=(torch.zeros(0, dtype=dtype), torch.zeros(0, dtype=torch.int64))
+    )
+    return got
 
 
 def same_bits(x: Tensor, y: Tensor) -> bool:
@@ -134,6 +157,7 @@ def test_float_limits_without_infinity_go_further(compare, observe, case):
 def test_float_limits_of_any_widths(compare, observe):
     """float_limits: any width from 2 to 11 and from 1 to 52 bits, and none outside, subnormals included."""
     widths = [(e, m) for e in range(2, 12) for m in (*range(1, 8), 10, 16, 23, 37, 52)]
+    without_infinity = [(e, m) for e in range(2, 11) for m in (1, 3, 10, 52)]
     formats = list(FORMATS.values())
 
     def probe_subnormals(lib):
@@ -141,8 +165,10 @@ def test_float_limits_of_any_widths(compare, observe):
 
     def probe(lib):
         limits = [lib.dtypes.float_limits(e, m, True) for e, m in widths]
+        largest = [x.max for x in limits]  # without infinity it has a row of its own
+        limits += [lib.dtypes.float_limits(e, m, False) for e, m in without_infinity]
         return {
-            "the largest number": [x.max for x in limits],
+            "the largest number": largest,
             "the smallest normal number": [x.smallest_normal for x in limits],
             "the smallest subnormal number": [x.smallest_subnormal for x in limits],
             "the field eps": [x.eps for x in limits],
@@ -155,14 +181,25 @@ def test_float_limits_of_any_widths(compare, observe):
             "the largest number": float_limits(5, 2).max,
             "too few exponent bits": [
                 refusal(lambda: float_limits(1, 10), names=1),
+                refusal(lambda: float_limits(0, 10), names=0),
                 refusal(lambda: float_limits(-5, 10), names=-5),
+                refusal(lambda: float_limits(1, 3, has_inf=False), names=1),
             ],
-            "too many exponent bits": refusal(lambda: float_limits(12, 10), names=12),
+            "too many exponent bits": [
+                refusal(lambda: float_limits(12, 10), names=12),
+                refusal(lambda: float_limits(40, 10), names=40),
+                refusal(lambda: float_limits(12, 3, has_inf=False), names=12),
+            ],
             "too few fraction bits": [
                 refusal(lambda: float_limits(5, 0), names=0),
                 refusal(lambda: float_limits(8, -7), names=-7),
+                refusal(lambda: float_limits(4, 0, has_inf=False), names=0),
             ],
-            "too many fraction bits": refusal(lambda: float_limits(5, 53), names=53),
+            "too many fraction bits": [
+                refusal(lambda: float_limits(5, 53), names=53),
+                refusal(lambda: float_limits(8, 70), names=70),
+                refusal(lambda: float_limits(4, 53, has_inf=False), names=53),
+            ],
             "11 exponent bits without infinity": refusal(lambda: float_limits(11, 4, has_inf=False), names=11),
         }
 
@@ -237,6 +274,9 @@ def test_underflows_to_zero_rounds_once(compare, observe, seed):
             "a dtype that is not in FLOAT_FORMATS": [
                 refusal(lambda: underflows_to_zero(1e-8, torch.int32), names=torch.int32),
                 refusal(lambda: underflows_to_zero(0.0, torch.bool), names=torch.bool),
+                refusal(lambda: underflows_to_zero(1e-8, torch.complex64), names=torch.complex64),
+                refusal(lambda: underflows_to_zero(1.0, torch.float8_e4m3fnuz), names=torch.float8_e4m3fnuz),
+                refusal(lambda: underflows_to_zero(1e-8, torch.float8_e5m2fnuz), names=torch.float8_e5m2fnuz),
             ],
         }
 
@@ -248,19 +288,41 @@ def test_underflows_to_zero_rounds_once(compare, observe, seed):
     compare("dtypes.underflows_to_zero", probe_refusals)
 
 
+def keeps_the_smallest_float64s(observe, generator):
+    """Ask for subnormal numbers, as multiples of the smallest, in float64's own format and in one of fewer fraction bits."""
+    dropped = 32
+    multiples = torch.cat([
+        torch.arange(-40, 41),
+        torch.randint(-(2**53), 2**53, (400,), generator=generator),
+        (2 * torch.randint(-(2**20), 2**20, (100,), generator=generator) + 1) << (dropped - 1),  # ties
+    ]).double()  # fmt: skip
+    smallest = 2.0**-1074
+
+    def probe(lib):
+        round_to_float = lib.dtypes.round_to_float
+        return with_its_bits(torch.cat([round_to_float(multiples * smallest, 11, bits) for bits in (52, 52 - dropped)]))
+
+    kept, rounded = rounded_by_student(observe, probe, torch.float64).chunk(2)
+    assert torch.equal(kept, multiples * smallest), "a subnormal number of float64 is changed by rounding to float64"
+    expected = (multiples / 2.0**dropped).round() * 2.0**dropped * smallest
+    assert torch.equal(rounded, expected), (
+        "a subnormal float64 is rounded otherwise than to a multiple of the format's smallest number, ties to even"
+    )
+
+
 @number("2.3")
 @weight(1)
 def test_round_to_float_is_float16_bit_for_bit(observe, seed):
-    """round_to_float: bit for bit `.to(torch.float16)`, for all its numbers, all midpoints and others."""
+    """round_to_float: bit for bit `.to(torch.float16)`, for its numbers, midpoints between them and others."""
     generator = torch.Generator().manual_seed(seed)
-    numbers = all_numbers(torch.float16)
-    others = torch.randn(5000, generator=generator) * 10 ** torch.empty(5000).uniform_(-9, 4, generator=generator)
-    x = torch.cat([numbers, midpoints(numbers), others])
+    others = torch.randn(2000, generator=generator) * 10 ** torch.empty(2000).uniform_(-9, 4, generator=generator)
+    others = torch.cat([others, torch.tensor([math.inf, -math.inf, math.nan])])
+    x = torch.cat([numbers_and_ties(torch.float16, generator), others])
 
     def probe(lib):
-        return lib.dtypes.round_to_float(x, 5, 10)
+        return with_its_bits(lib.dtypes.round_to_float(x, 5, 10))
 
-    got = observe("dtypes.round_to_float", probe, like=torch.zeros(0))
+    got = rounded_by_student(observe, probe)
     assert got.shape == x.shape, "the result has another shape"
     assert same_bits(got, x.to(torch.float16).float()), (
         "a number is rounded otherwise than by PyTorch: look at ties, subnormals, -0.0 and infinity"
@@ -269,21 +331,22 @@ def test_round_to_float_is_float16_bit_for_bit(observe, seed):
 
 @number("2.3")
 @weight(1)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn], ids=name)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn, torch.float64], ids=name)
 def test_round_to_float_agrees_in_other_formats(observe, seed, dtype):
-    """round_to_float: the values of bfloat16, float8_e5m2 and float8_e4m3fn, as PyTorch rounds to them."""
+    """round_to_float: bfloat16, float8_e5m2 and float8_e4m3fn as PyTorch rounds to them; float64's subnormal numbers."""
     generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.float64:
+        keeps_the_smallest_float64s(observe, generator)
+        return
     exponent_bits, mantissa_bits, has_inf = FORMATS[dtype]
-    numbers = all_numbers(dtype)
-    numbers = numbers[numbers.isfinite()]
-    others = torch.randn(3000, generator=generator) * 10 ** torch.empty(3000).uniform_(-8, 4, generator=generator)
+    others = torch.randn(2000, generator=generator) * 10 ** torch.empty(2000).uniform_(-8, 4, generator=generator)
     limit = torch.finfo(dtype).max
-    x = torch.cat([numbers, midpoints(numbers), others.clamp(-limit, limit)])
+    x = torch.cat([numbers_and_ties(dtype, generator), others.clamp(-limit, limit)])
 
     def probe(lib):
-        return lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf)
+        return with_its_bits(lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf))
 
-    got = observe("dtypes.round_to_float", probe, like=torch.zeros(0))
+    got = rounded_by_student(observe, probe)
     assert torch.equal(got, x.to(dtype).float()), (
         "a number in range is rounded otherwise than by PyTorch: look at ties and subnormals"
     )
@@ -308,7 +371,7 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
 
     def probe_pytorch(lib):
         widths = (5, 10) if case == "float16" else (8, 23)
-        return lib.dtypes.round_to_float(x, *widths)
+        return with_its_bits(lib.dtypes.round_to_float(x, *widths))
 
     def probe_any(lib):
         return [lib.dtypes.round_to_float(values, *width) for values, width in zip(tensors, widths, strict=True)]
@@ -323,7 +386,7 @@ def test_round_to_float_rounds_float64_once(compare, observe, seed, case):
         compare("dtypes.round_to_float", probe_any, rtol=0)
     else:
         x = torch.tensor(numbers_beside_ties(10 if case == "float16" else 23, -14, 14), dtype=torch.float64)
-        got = observe("dtypes.round_to_float", probe_pytorch, like=torch.zeros(0, dtype=torch.float64))
+        got = rounded_by_student(observe, probe_pytorch, torch.float64)
         if case == "float16":
             measured = torch.from_numpy(x.numpy().astype(np.float16).astype(np.float64))  # NumPy rounds once
         else:
@@ -380,15 +443,27 @@ def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
         unchanged = [torch.equal(y, untouched)] + [
             torch.equal(value, copy) for value, copy in zip(inputs, before, strict=True)
         ]
+        # Nothing is to be rounded here, so that x itself has the right values.
+        own = {dtype: x.to(dtype) for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
+        results += [round_to_float(value, *FORMATS[dtype]) for dtype, value in own.items()]
         return {
             "of any shape, layout and dtype": results,
             "whether x is as it was": unchanged,
-            "a tensor of ints": refusal(lambda: round_to_float(torch.tensor([1, 2]), 4, 2), names=torch.int64),
+            "whether the result is a new tensor": [
+                value.untyped_storage().data_ptr() != result.untyped_storage().data_ptr()
+                for value, result in zip([*inputs, *own.values()], results, strict=True)
+            ],
+            "a tensor that is not of floating-point numbers": [
+                refusal(lambda: round_to_float(torch.tensor([1, 2]), 4, 2), names=torch.int64),
+                refusal(lambda: round_to_float(torch.tensor([True]), 4, 2), names=torch.bool),
+                refusal(lambda: round_to_float(torch.tensor([1j, 2]), 4, 2), names=torch.complex64),
+            ],
             "a width outside its range": [
                 refusal(lambda: round_to_float(x, 1, 2), names=1),
                 refusal(lambda: round_to_float(x, 13, 2), names=13),
                 refusal(lambda: round_to_float(x, 4, 0), names=0),
                 refusal(lambda: round_to_float(x, 4, 55), names=55),
+                refusal(lambda: round_to_float(x, 11, 2, has_inf=False), names=11),
             ],
         }
 

@@ -5,7 +5,7 @@ measures there, by addresses of storages; the formulas of `reference/` have no s
 judged in a row of its own. All answers are exact ints.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import prod
 from random import Random
@@ -23,19 +23,36 @@ DTYPES = (
     torch.uint8,
     torch.int16,
     torch.int64,
+    torch.float8_e4m3fn,
     torch.float16,
     torch.bfloat16,
     torch.float32,
+    torch.complex64,
+    torch.complex128,
     torch.float64,
 )
 
 
+# For the problems whose solutions may call the student's functions.
+
+
+def get_memory_usage(x: Tensor) -> int:
+    """Return the bytes of a tensor's elements."""
+    return x.numel() * x.element_size()
+
+
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of all storages behind tensors, each once: for training_memory, which may call the student's function."""
+    """Return the bytes of all storages behind tensors, each once."""
     return sum(storage.nbytes() for storage in {tensor.untyped_storage() for tensor in tensors})
 
 
-RELIES_ON = {"memory.training_memory": {"storage_bytes": storage_bytes}}
+RELIES_ON: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "memory.storage_bytes": {"get_memory_usage": get_memory_usage},
+    **{
+        f"memory.{problem}": {"get_memory_usage": get_memory_usage, "storage_bytes": storage_bytes}
+        for problem in ("training_memory", "saved_activation_bytes", "deep_linear_training_bytes")
+    },
+}
 
 
 def bytes_held(tensors: Iterable[Tensor]) -> int:
@@ -86,7 +103,14 @@ def test_get_memory_usage_multiplies_elements_by_their_size(compare: Any, seed: 
     def probe(lib: Any) -> Any:
         random = Random(seed)
         if case == "dtypes":
-            shapes = [*(random_shape(random) for _ in range(30)), (0,), (3, 0, 2), ()]
+            # The last is so large that its KiB and MiB are not 0; nothing is written into it.
+            shapes = [
+                *(random_shape(random) for _ in range(30)),
+                (0,),
+                (3, 0, 2),
+                (),
+                (300, random.randint(1200, 1300)),
+            ]
             tensors = [torch.zeros(shape, dtype=dtype) for shape in shapes for dtype in DTYPES]
         elif case == "views":  # elements of the view count, whatever is under it
             bases = [torch.zeros(shape, dtype=random.choice(DTYPES)) for shape in [(4, 8), (5,), (2, 3, 4)] * 20]
@@ -153,7 +177,13 @@ def test_storage_bytes_takes_any_tensors(compare: Any, seed: int, case: str) -> 
         if case == "iterables":
             tensors = [torch.zeros(random_shape(random)) for _ in range(6)]
             iterables = (tuple(tensors), iter(tensors), (x for x in tensors), dict(enumerate(tensors)).values())
-            return {"in any iterable": [lib.memory.storage_bytes(iterable) for iterable in iterables]}
+            # Many of one size, so that some take the place of one that is dropped. Which do is chance, and with it the answer.
+            size, many = random.randint(2, 9), 40
+            made = lib.memory.storage_bytes(torch.zeros(size, dtype=torch.float64) for _ in range(many))
+            return {
+                "in any iterable": [lib.memory.storage_bytes(iterable) for iterable in iterables],
+                "whether all count that a generator makes": made == many * size * 8,
+            }
         p = nn.Parameter(torch.zeros(random.randint(2, 9), 3))
         p.grad = torch.zeros(p.shape)
         return {
@@ -237,6 +267,7 @@ def scenes_of_parameters(case: str, seed: int) -> Iterator[Scene]:
         elif case == "buffers":
             model.append(nn.BatchNorm1d(size, dtype=dtype))
             model.register_buffer("mask", torch.zeros(size, dtype=dtype), persistent=False)  # in no state_dict
+            yield nn.BatchNorm1d(size, affine=False, dtype=dtype), None  # no parameters at all
         elif case == "frozen":
             model[0].requires_grad_(False)
         else:
@@ -252,8 +283,11 @@ def scenes_of_gradients(case: str, seed: int) -> Iterator[Scene]:
         if case == "frozen":
             model[0].requires_grad_(False)
         run_backward(model)
-        if case == "some":
+        if case == "frozen":
+            model[1].requires_grad_(False)  # it keeps the gradient that it has
+        elif case == "some":
             model[random.randrange(3)].zero_grad()
+            yield model, torch.optim.SGD(model[0].parameters(), lr=0.1)  # trains a part of what has gradients
         elif case == "zeros":
             model.zero_grad(set_to_none=False)
         elif case == "one buffer":  # as in data-parallel training, where gradients are sent in buckets
@@ -427,6 +461,18 @@ def drop(x: Tensor) -> Tensor:
     return x * mask
 
 
+class Scale(nn.Module):
+    """A layer whose parameter is saved as it is, not as a view."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply each column by its number."""
+        return x * self.scale
+
+
 def calls(case: str, seed: int) -> list[Call]:
     """Build the forward passes of a case."""
     random = Random(seed)
@@ -444,12 +490,14 @@ def calls(case: str, seed: int) -> list[Call]:
     if case == "attention":
         sequence, weight = leaf(batch, dim, 4), leaf(4, 12)
         return [(attention, [sequence, weight], []), (attention, [sequence.detach(), weight], [weight])]
-    if case == "masks":
+    if case == "masks":  # not only floats are saved
         model = nn.Sequential(nn.Linear(dim, hidden), nn.Dropout(0.5), nn.Linear(hidden, dim))
         return [
             (drop, [x], []),
             (lambda x, w: drop(x @ w).exp(), [x, w], []),
             (model, [x], list(model.parameters())),
+            (lambda x: torch.where(x > 1, x, -x), [x], []),
+            (lambda w: nn.functional.embedding(torch.arange(batch), w), [w], []),
         ]
     if case == "transposes":
         return [
@@ -470,7 +518,10 @@ def calls(case: str, seed: int) -> list[Call]:
         return [(lambda x: torch.tanh(x @ w) @ doubled, [x], [w, doubled]), (lambda x: x.exp() * x, [x * 2], [])]
     if case == "captured":  # neither input nor parameter, so it counts, leaf or not
         constant = leaf(batch, dim)
+        model = nn.Sequential(nn.Linear(dim, hidden), Scale(hidden))
         return [
+            (model, [x], []),
+            (model, [x], list(model[0].parameters())),
             (lambda x: x * constant, [x], []),
             (lambda x: x * constant, [x], [constant]),
             (lambda x: x @ w, [x.detach()], [w]),
@@ -629,16 +680,21 @@ def test_deep_linear_training_bytes_is_exact(compare: Any, seed: int) -> None:
 @weight(0.5)
 def test_deep_linear_training_bytes_refuses_what_cannot_be(compare: Any) -> None:
     """deep_linear_training_bytes: negative counts and types that hold no gradients are refused by name."""
+    one = [(-3, 4, 2), (4, -3, 2), (4, 2, -3), (-3, 0, 0), (0, -3, 0), (0, 0, -3)]
+    several = [(-3, -3, 2), (-3, 2, -3), (2, -3, -3), (-3, -3, -3)]
     wrong = {
-        "a negative count": [(-3, 4, 2), (4, -3, 2), (4, 2, -3), (0, -3, 0)],
-        "a dtype that is not floating-point": [(4, 2, 3, torch.int64), (4, 2, 3, torch.bool)],
+        "a negative count": [*one, *several],
+        "a dtype that is not floating-point": [
+            (4, 2, 3, dtype) for dtype in (torch.int64, torch.bool, torch.complex64)
+        ],
     }
 
     def probe(lib: Any) -> Any:
         predict = lib.memory.deep_linear_training_bytes
-        return {
+        refusals = {
             what: [refusal(partial(predict, *given), names=given[3] if len(given) == 4 else -3) for given in cases]
             for what, cases in wrong.items()
         }
+        return {**refusals, "the parameters of a usual model": predict(4, 1, 3, torch.float32).parameters}
 
     compare("memory.deep_linear_training_bytes", probe)

@@ -22,7 +22,7 @@ def float_limits(exponent_bits, mantissa_bits, has_inf=True):
 FORMATS = {torch.float64: (11, 52), torch.float32: (8, 23), torch.float16: (5, 10), torch.bfloat16: (8, 7), torch.float8_e5m2: (5, 2), torch.float8_e4m3fn: (4, 3, False)}
 
 def underflows_to_zero(value, dtype):
-    if not dtype.is_floating_point: raise ValueError(str(dtype))
+    if dtype not in FORMATS: raise ValueError(str(dtype))
     rounded = round_to_float(torch.tensor([value], dtype=torch.float64), *FORMATS[dtype]).item()
     return value != 0.0 and rounded == 0.0
 

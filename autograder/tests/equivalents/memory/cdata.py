@@ -32,12 +32,10 @@ def get_memory_usage(x: Shaped[Tensor, "..."]) -> int:
 def storage_bytes(tensors: Iterable[Shaped[Tensor, "..."]]) -> int:
     # All tensors over one storage give the same Python object for it, as long as that object lives: a set tells
     # storages apart where addresses do not (on meta), and keeps alive what it has counted.
-    seen, total = set(), 0
+    storages = {}
     for t in tensors:
-        if t.untyped_storage()._cdata not in seen:
-            seen.add(t.untyped_storage()._cdata)
-            total += t.untyped_storage().size() * t.untyped_storage().element_size() if hasattr(t.untyped_storage(), 'element_size') else t.untyped_storage().nbytes()
-    return total
+        storages[t.untyped_storage()._cdata] = t.untyped_storage()
+    return sum(s.size() * s.element_size() if hasattr(s, 'element_size') else s.nbytes() for s in storages.values())
 
 
 def training_memory(model: nn.Module, optimizer: Optimizer | None = None) -> MemoryBreakdown:
