@@ -84,6 +84,7 @@ def _count(text: str) -> int:
 
 
 def _class(options: argparse.Namespace) -> int:
+    from autograder.classroom.cluster import end_jobs_of_a_killed_run, remove_logs
     from autograder.classroom.export import BadExport, Files, read_export
     from autograder.classroom.folder import (
         Locked,
@@ -93,6 +94,7 @@ def _class(options: argparse.Namespace) -> int:
         pending,
         remove_halves,
         save_students,
+        set_aside,
     )
     from autograder.classroom.manual import NAME, BadMarks, read_marks
 
@@ -124,18 +126,25 @@ def _class(options: argparse.Namespace) -> int:
                 )
             for warning in export.warnings:
                 print(f"class: {warning}")
+            end_jobs_of_a_killed_run(folder)
             remove_halves(folder, ids)
             save_students(folder, export.handed_in)
             todo = pending(files, folder, ids, modules)
+            set_aside(folder, todo)
             if len(todo) < len(ids):
                 print(f"{len(ids) - len(todo)} of {len(ids)} submissions are graded already")
             if options.cluster:
                 todo = _grade_by_jobs(folder, todo, options)
-            elif todo and (status := _grade(files, folder, todo, options)):
-                return status
+            else:
+                if todo and (status := _grade(files, folder, todo, options)):
+                    return status
+                remove_logs(folder)  # of jobs of a run before
             end_if_stopped()
             if options.cluster and todo:
-                refuse("class", f"{len(todo)} submissions have no result, see {folder}/jobs: run it again")
+                refuse(
+                    "class",
+                    f"there is no result of {len(todo)} of {len(ids)} submissions, see {folder}/jobs: run it again",
+                )
                 return _finish(folder, export.handed_in, marks, options.anonymous) or 1
             return _finish(folder, export.handed_in, marks, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked) as error:

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -51,6 +51,14 @@ def remove_halves(folder: Path, ids: Iterable[str]) -> None:
         path = path_of(folder, id)
         for half in path.parent.glob(f".{path.name}.*"):
             half.unlink(missing_ok=True)
+
+
+def set_aside(folder: Path, ids: Iterable[str]) -> None:
+    """Rename the results of submissions that are about to be graded: a run that does not come to them leaves no grade of other files."""
+    for id in ids:
+        path = path_of(folder, id)
+        with suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}~"))
 
 
 def save_students(folder: Path, handed_in: Sequence[HandedIn]) -> None:

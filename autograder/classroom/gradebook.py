@@ -48,11 +48,16 @@ def lines(handed_in: Iterable[HandedIn], records: Mapping[str, Record], marks: M
         if record and record.final:
             for row in record.grade.rows:
                 points[row.problem] = points.get(row.problem, 0) + row.score
-        status = record.status if record else "not graded" if submission.has_files else "no folder"
+        if record:
+            status, detail = str(record.status), record.detail
+        elif submission.has_files:
+            status, detail = "not graded", "there is no result: run `make class` again"
+        else:
+            status, detail = "no folder", ""
         for student in submission.students or (_NOBODY,):
             given = marks.of(submission, student)
             manual = sum(mark.points for mark in given) if given else None
-            result.append(Line(submission, student, status, points, manual, record.detail if record else ""))
+            result.append(Line(submission, student, status, points, manual, detail))
     return result
 
 

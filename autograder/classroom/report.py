@@ -115,7 +115,7 @@ def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequen
         name=name,
         sid="" if anonymous else ", ".join(filter(None, (line.student.sid for line in own))),
         status=own[0].status,
-        detail=record.detail if record and not anonymous else "",
+        detail="" if anonymous else own[0].detail,
         score=record.score if record else None,
         totals=() if anonymous else tuple(dict.fromkeys(line.total for line in own)),
         seconds=record.seconds if record else 0.0,
