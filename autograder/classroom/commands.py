@@ -90,7 +90,7 @@ def _class(options: argparse.Namespace) -> int:
         Locked,
         is_merged,
         lock,
-        other_version,
+        other_grades,
         pending,
         remove_halves,
         save_students,
@@ -119,11 +119,8 @@ def _class(options: argparse.Namespace) -> int:
         with lock(folder):
             marks = read_marks(folder / NAME, export.handed_in)
             ids = [submission.id for submission in export.handed_in if submission.has_files]
-            if other := other_version(folder, ids):
-                raise CannotGrade(
-                    f"{folder} has grades of another version of the grader ({other}): name a new folder, and compare the two "
-                    "with `make regrade`"
-                )
+            if other := other_grades(folder, ids, options.device):
+                raise CannotGrade(f"{folder} has grades of {other}")
             for warning in export.warnings:
                 print(f"class: {warning}")
             end_jobs_of_a_killed_run(folder)

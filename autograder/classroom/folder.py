@@ -36,12 +36,15 @@ def pending(files: Files, folder: Path, ids: Iterable[str], modules: frozenset[s
     return todo
 
 
-def other_version(folder: Path, ids: Iterable[str]) -> str | None:
-    """Return a submission whose grade is of another version of the grader, if there is one."""
+def other_grades(folder: Path, ids: Iterable[str], device: str) -> str | None:
+    """Say of what the grades in the folder are, and what to do, if those that a run on `device` gives must not be mixed with them."""
     for id in ids:
         record = load(folder, id)
         if record and record.final and record.grader != grader_version():
-            return id
+            return f"another version of the grader ({id}): name a new folder, and compare the two with `make regrade`"
+        if record and record.final and record.device not in (None, device):
+            how = "with" if record.device == "cuda" else "without"
+            return f"a run {how} DEVICE=cuda ({id}): name a new folder, and join the two with `make merge`"
     return None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.export import HandedIn, Student
-from autograder.classroom.folder import save_students
+from autograder.classroom.folder import other_grades, save_students
 from autograder.classroom.gradebook import lines, write_grades
 from autograder.classroom.manual import BadMarks, Marks, read_marks
 from autograder.classroom.merge import merged, problems_of
@@ -25,6 +25,7 @@ from autograder.classroom.shape import shape
 from autograder.classroom.similar import similar
 from autograder.classroom.statistics import class_statistics, correlation
 from autograder.grade import Grade, Row
+from autograder.pack import grader_version
 from autograder.tests import browser
 from autograder.tests.handed_in import reference, replaced
 from autograder.tests.running import run
@@ -47,7 +48,7 @@ def lost(problem: str, name: str, points: float = 1.0, cause: str = "wrong", **f
 
 
 def record(id: str, *rows: Row, **fields) -> Record:
-    return replace(Record(id, "graded", "", Grade(rows, "full"), 1.5, "d", "1.0+0123abcd", ()), **fields)
+    return replace(Record(id, "graded", "", Grade(rows, "full"), 1.5, "d", grader_version(), ()), **fields)
 
 
 def handed_in(id: str, *students: Student, has_files: bool = True) -> HandedIn:
@@ -358,6 +359,19 @@ def test_a_merge_adds_bonus_rows_of_the_same_files_only():
         "submission_4": None,
     }
     assert len(said) == 4 and problems_of(records, ASSIGNMENT) == ["napkin.training_flops", BONUS.id]
+
+
+@pytest.mark.parametrize(
+    ("here", "device", "says"),
+    [("cuda", "sim", "a run with DEVICE=cuda"), ("sim", "cuda", "a run without DEVICE=cuda")],
+)
+def test_grades_of_a_gpu_are_not_mixed_with_those_of_the_cpu(tmp_path, here, device, says):
+    rows = row("napkin.training_flops", "a"), row("napkin.training_days", "b", device=here)
+    save(record("submission_1", *rows), tmp_path)
+    assert other_grades(tmp_path, ["submission_1"], device).startswith(f"{says} (submission_1): name a new folder")
+    assert other_grades(tmp_path, ["submission_1"], here) is None
+    save(record("submission_1", rows[0]), tmp_path)
+    assert other_grades(tmp_path, ["submission_1"], device) is None, "they do not differ"
 
 
 def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
