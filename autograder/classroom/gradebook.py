@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.classroom.export import HandedIn, Student
+from autograder.classroom.export import NOBODY, HandedIn, Student
 from autograder.classroom.manual import Marks
 from autograder.classroom.record import Record
 from autograder.classroom.spreadsheet import shielded
 from handout.problems import Assignment
 from tests.submission import write_atomically
-
-_NOBODY = Student("", "", "")
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,10 @@ class Line:
 
     @property
     def total(self) -> float | None:
-        """All points; None: there is neither a grade nor points that a person gave."""
+        """All points, of which no more can be taken off than there are; None: there is neither a grade nor points that a person gave."""
         if not self.points and (self.manual or 0) <= 0:
             return None  # what is taken off counts once there is a grade
-        return sum(self.points.values()) + (self.manual or 0)
+        return max(0.0, sum(self.points.values()) + (self.manual or 0))
 
 
 def lines(handed_in: Iterable[HandedIn], records: Mapping[str, Record], marks: Marks) -> list[Line]:
@@ -54,7 +52,7 @@ def lines(handed_in: Iterable[HandedIn], records: Mapping[str, Record], marks: M
             status, detail = "not graded", "there is no result: run `make class` again"
         else:
             status, detail = "no folder", ""
-        for student in submission.students or (_NOBODY,):
+        for student in submission.students or (NOBODY,):
             given = marks.of(submission, student)
             manual = sum(mark.points for mark in given) if given else None
             result.append(Line(submission, student, status, points, manual, detail))

@@ -104,6 +104,8 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
     given = marks(tmp_path, 'submission_1,2,"a, b"', "00123,-0.5,late", "submission_2,7,on paper")
     totals = [line.total for line in lines(CLASS, RECORDS, given)]
     assert totals == [2.5, 3.0, 7.0, None]
+    given = marks(tmp_path, "ANA@example.edu,2,essay", "ana@example.edu,1,talk", "bo@example.edu,-5,late")
+    assert [line.total for line in lines(CLASS, RECORDS, given)] == [4.0, 0.0, None, None], "several add up, down to 0"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,11 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
         ("nobody,1,", "nobody in the export"),
         ("submission_1,many,", "is no number"),
         ("submission_1,nan,", "is no number"),
+        ("submission_1,1e6,", "is no number"),
+        ("submission_1,1_5,", "is no number"),
+        ("submission_1,1,5", "is it a decimal comma\\? 1.5 is written with a point"),
+        ("00123,1,", "the same mark as in line 2"),
+        ("ANA@example.edu,1.0, ", "the same mark as in line 2"),
         (",1,", "nobody in the export"),
         ("submission_2,1,5,a decimal comma", "more than three fields"),
         ('submission_2,1,"never closed\nsubmission_1,2,lost', "is a quote closed"),
@@ -151,9 +158,24 @@ def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
         read_marks(tmp_path / "manual.csv", [formula])
 
 
-def test_a_file_of_marks_with_other_columns_is_refused(tmp_path):
-    (tmp_path / "manual.csv").write_text("name,points\nAna,1\n", encoding="utf-8")
-    with pytest.raises(BadMarks, match="the first line must be who,points,why"):
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "manual.csv",
+            b"name,points\nAna,1\n",
+            "the first line must be who,points,why: save it as CSV, comma-separated",
+        ),
+        ("manual.csv", b"who;points;why\n00123;1;x\n", "save it as CSV, comma-separated, in UTF-8"),
+        ("manual.csv", "who,points,why\n00123,1,für\n".encode("cp1252"), "save it as CSV, comma-separated, in UTF-8"),
+        ("manual.csv", "who,points,why\n00123,1,x\n".encode("utf-16"), "save it as CSV, comma-separated, in UTF-8"),
+        ("Manual.csv", b"", "Manual.csv is not read: marks are in manual.csv"),
+        ("manual.csv.csv", b"", "manual.csv.csv is not read: marks are in manual.csv"),
+    ],
+)
+def test_a_file_of_marks_in_another_form_or_of_another_name_is_refused(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadMarks, match=words):
         read_marks(tmp_path / "manual.csv", CLASS)
 
 
