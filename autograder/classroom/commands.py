@@ -195,6 +195,7 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     """Write the grade book and the report from the results that there are."""
     from autograder.classroom.gradebook import lines, write_grades
     from autograder.classroom.merge import problems_of
+    from autograder.classroom.progress import printable
     from autograder.classroom.record import load
     from autograder.classroom.report import write_report
 
@@ -208,6 +209,11 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     write_report(folder, assignment, handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
+    for why in sorted({line.left_out for line in students} - {""}):
+        own = [line for line in students if line.left_out == why]
+        names = [printable(f"{line.student.name or 'nobody'} ({line.submission.id})") for line in own]
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        print(f"canvas.csv leaves out who {why}: {', '.join(names[:10])}{more}")
     ours = [id for id, record in records.items() if record.status == "grader failed"]
     if ours:
         refuse(

@@ -47,6 +47,7 @@ class Entry:
     detail: str
     score: float | None
     totals: tuple[float | None, ...]  # with what a person has added, which may differ within a group
+    left_out: tuple[str, ...]  # whom of it canvas.csv leaves out, and why
     seconds: float
     file: str  # results.json, relative to the page; "" without identities
 
@@ -118,6 +119,11 @@ def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequen
         detail="" if anonymous else own[0].detail,
         score=record.score if record else None,
         totals=() if anonymous else tuple(dict.fromkeys(line.total for line in own)),
+        left_out=tuple(
+            line.left_out if anonymous or not line.student.name else f"{line.student.name} {line.left_out}"
+            for line in own
+            if line.left_out
+        ),
         seconds=record.seconds if record else 0.0,
         file=file,
     )

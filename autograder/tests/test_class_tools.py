@@ -95,6 +95,25 @@ def test_every_student_of_a_group_has_a_line_and_no_grade_is_no_zero(tmp_path):
     ]
 
 
+def test_whom_canvas_cannot_tell_from_others_is_left_out_and_named_and_points_are_those_of_the_assignment(tmp_path):
+    """Who is in two submissions, by whatever name, and who has no name that Canvas knows."""
+    students = Student("Ana Nuñez", "", "ANA@example.edu"), Student("Hal", "", ""), Student("Bo", "7", "bo@example.edu")
+    people = [handed_in("submission_1", ANA), *(handed_in(f"submission_{i}", one) for i, one in enumerate(students, 2))]
+    (tmp_path / "manual.csv").write_text("who,points,why\n" + "".join(f"submission_{i},{i},\n" for i in range(1, 5)))
+    given = read_marks(tmp_path / "manual.csv", people)
+    book = lines(people, {}, given)
+    write_grades(tmp_path, book, ASSIGNMENT, [])
+    points, bo = table(tmp_path / "canvas.csv")
+    assert bo["Student"] == "Bo" and points[ASSIGNMENT.title] == "100"
+    assert {line["Max Points"] for line in table(tmp_path / "grades.csv")} == {"100"}
+    whys = ("is in more than one submission", "has neither an id nor an email")
+    for anonymous in (False, True):
+        write_report(tmp_path, ASSIGNMENT, people, {}, book, anonymous)
+        named = text_of(tmp_path / "report.html").split("whom canvas.csv leaves out</h3>")[1].split("<h3>")[0]
+        assert named.count(whys[0]) == 2 and named.count(whys[1]) == 1
+        assert named.count("Ana Nuñez is in") == (0 if anonymous else 1 + 1)
+
+
 def marks(folder: Path, *text: str) -> Marks:
     (folder / "manual.csv").write_text("who,points,why\n" + "\n".join(text) + "\n", encoding="utf-8")
     return read_marks(folder / "manual.csv", CLASS)
@@ -401,7 +420,7 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     for folder, rows in ((tmp_path / "cpu", [a]), (tmp_path / "cuda", [bonus])):
         save(record("submission_1", *rows), folder)
         save_students(folder, CLASS)
-    (tmp_path / "cpu" / "manual.csv").write_text("who,points,why\nsubmission_1,10,essay\n")
+    (tmp_path / "cpu" / "manual.csv").write_text("who,points,why\nsubmission_1,10,essay\nsubmission_2,1,\n")
 
     def content(name: str) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
@@ -409,6 +428,7 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     before = content("cpu"), content("cuda")
     code, out, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")
     assert code == 0, err
+    assert out.splitlines()[-1] == "canvas.csv leaves out who has neither an id nor an email: nobody (submission_2)"
     assert before == (content("cpu"), content("cuda"))
     assert [line["Total Score"] for line in table(tmp_path / "both" / "grades.csv")][:2] == [
         f"{11 + BONUS.points:g}"
