@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autograder.machine import CannotGrade, check_isolation, warm_up
+from autograder.pack import grader_version
 from autograder.settings import BadSettings
 from autograder.terminal import STOPPING, end_if_stopped, refuse
 from handout.problems import BadProblems, load_assignment
@@ -88,7 +89,9 @@ def _class(options: argparse.Namespace) -> int:
     from autograder.classroom.export import BadExport, Files, read_export
     from autograder.classroom.folder import (
         Locked,
+        OtherExport,
         is_merged,
+        left_behind,
         lock,
         other_grades,
         pending,
@@ -117,12 +120,15 @@ def _class(options: argparse.Namespace) -> int:
         if is_merged(folder):
             raise CannotGrade(f"{folder} is what `make merge` wrote: name the folder of a run, or a new one")
         with lock(folder):
+            gone = left_behind(folder, export.handed_in)
             marks = read_marks(folder / NAME, export.handed_in)
             ids = [submission.id for submission in export.handed_in if submission.has_files]
             if other := other_grades(folder, ids, options.device):
                 raise CannotGrade(f"{folder} has grades of {other}")
             for warning in export.warnings:
                 print(f"class: {warning}")
+            if gone:
+                print(f"class: not in this export, so not in the grade book, though there are results: {_some(gone)}")
             end_jobs_of_a_killed_run(folder)
             remove_halves(folder, ids)
             save_students(folder, export.handed_in)
@@ -144,7 +150,7 @@ def _class(options: argparse.Namespace) -> int:
                 )
                 return _finish(folder, export.handed_in, marks, options.anonymous) or 1
             return _finish(folder, export.handed_in, marks, options.anonymous)
-    except (BadExport, BadMarks, CannotGrade, Locked) as error:
+    except (BadExport, BadMarks, CannotGrade, Locked, OtherExport) as error:
         return refuse("class", error)
     except OSError as error:
         return refuse(
@@ -212,15 +218,19 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     for why in sorted({line.left_out for line in students} - {""}):
         own = [line for line in students if line.left_out == why]
         names = [printable(f"{line.student.name or 'nobody'} ({line.submission.id})") for line in own]
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        print(f"canvas.csv leaves out who {why}: {', '.join(names[:10])}{more}")
+        print(f"canvas.csv leaves out who {why}: {_some(names)}")
     ours = [id for id, record in records.items() if record.status == "grader failed"]
     if ours:
         refuse(
             "class",
-            f"the grader failed on {', '.join(sorted(ours)[:10])}{' and more' if len(ours) > 10 else ''}: run it again",
+            f"the grader failed on {_some(sorted(ours))}: run it again",
         )
     return int(bool(ours))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first ten of them, and how many more there are."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _merge(options: argparse.Namespace) -> int:
@@ -260,7 +270,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", options: argparse.Namespace) -> None:
-    """Refuse two runs that are not one of the CPU and one of a GPU, by one grader."""
+    """Refuse two runs that are not one of the CPU and one of a GPU, by this grader: points are those of its assignment."""
     bonus = {problem.id for problem in load_assignment().problems if problem.bonus}
 
     def has_bonus(records: "Mapping[str, Record]") -> bool:
@@ -273,17 +283,24 @@ def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", optio
     graders = {record.grader for records in (cpu, cuda) for record in records.values() if record.final}
     if len(graders) > 1:
         raise CannotGrade(f"the two runs are of different versions of the grader: {', '.join(sorted(graders))}")
+    if graders - {grader_version()}:
+        raise CannotGrade(
+            f"both runs are of another version of the grader: {', '.join(graders)}; this one is {grader_version()}. Merge with that one, "
+            "or grade both anew"
+        )
 
 
 def _regrade(options: argparse.Namespace) -> int:
+    from autograder.classroom.manual import BadMarks
     from autograder.classroom.regrade import changes, told
 
     try:
         for run in (options.before, options.after):
             _check_run(run)
-    except CannotGrade as error:
+        lines = told(changes(options.before, options.after), options.before, options.after)
+    except (BadMarks, CannotGrade) as error:
         return refuse("regrade", error)
-    print("\n".join(told(changes(options.before, options.after), options.before, options.after)))
+    print("\n".join(lines))
     return 0
 
 

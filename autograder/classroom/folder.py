@@ -48,6 +48,21 @@ def other_grades(folder: Path, ids: Iterable[str], device: str) -> str | None:
     return None
 
 
+def left_behind(folder: Path, handed_in: Sequence[HandedIn]) -> list[str]:
+    """Return the submissions that have results in the folder and are not in this export.
+
+    Raises:
+        OtherExport: if that are all: the export is another assignment's, or another section's.
+    """
+    there = {path.name for path in folder.glob("results/*")}
+    gone = there - {submission.id for submission in handed_in}
+    if there and gone == there:
+        raise OtherExport(
+            f"{folder} has results of another export: of its {len(there)} submissions none is in this one. Name a new folder"
+        )
+    return sorted(gone)
+
+
 def remove_halves(folder: Path, ids: Iterable[str]) -> None:
     """Remove what a writer that was killed has left: files under temporary names."""
     for id in ids:
@@ -86,6 +101,10 @@ def mark_merged(folder: Path) -> None:
 def is_merged(folder: Path) -> bool:
     """Tell whether the folder holds two runs."""
     return (folder / _MERGED).exists()
+
+
+class OtherExport(Exception):
+    """The folder is of other submissions."""
 
 
 class Locked(Exception):

@@ -27,6 +27,7 @@ from autograder.classroom.statistics import class_statistics, correlation
 from autograder.grade import Grade, Row
 from autograder.pack import grader_version
 from autograder.tests import browser
+from autograder.tests.classes import grades
 from autograder.tests.handed_in import reference, replaced
 from autograder.tests.running import run
 from handout.problems import load_assignment
@@ -334,12 +335,22 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
         save(record("submission_2", a, b), folder)
     save(record("submission_3", a, status="crashed"), before)
     save(record("submission_3", a), after)
-    (before / "manual.csv").write_text("who,points,why\n")
+    save(record("submission_4", a), before)
+    save(record("submission_4", a, digest="another"), after)
+    (before / "manual.csv").write_text("who,points,why\nsubmission_1,1,essay\n00123,1,talk\n")
+    for folder in (before, after):
+        save_students(
+            folder, [handed_in("submission_1", ANA, BO), *(handed_in(f"submission_{i}") for i in range(2, 6))]
+        )
     said = told(changes(before, after), before, after)
     assert "submission_1  3 -> 1  -2" in said and "    -2  test_napkin.py::test_b: passed -> failed" in said
     assert "submission_3  crashed -> 1" in said
-    assert "2 of 3 submissions differ: 0 have more points, 1 fewer" in said
+    assert "submission_4  1 -> 1  +0  of other files" in said
+    assert "3 of 5 submissions differ: 0 have more points, 1 fewer" in said
     assert any("has marks that a person gave" in line for line in said)
+    (after / "manual.csv").write_text("who,points,why\nsubmission_1,1,essay\nsubmission_5,4,paper\n")
+    said = told(changes(before, after), before, after)
+    assert said[-2:] == ["manual marks: submission_1, Ana Nuñez: 2 -> 1", "manual marks: submission_5: none -> 4"]
     code, out, _ = run("regrade", before, after)
     assert code == 0 and out.splitlines() == said
 
@@ -415,6 +426,20 @@ def test_grades_of_a_gpu_are_not_mixed_with_those_of_the_cpu(tmp_path, here, dev
     assert other_grades(tmp_path, ["submission_1"], device) is None, "they do not differ"
 
 
+def test_another_export_takes_no_folder_over_and_one_that_lacks_a_few_submissions_names_them(tmp_path):
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "submission_metadata.yml").write_text("submission_2:\n  :submitters: []\n")
+    save(record("submission_1", row("napkin.training_flops", "a")), tmp_path / "out")
+    write_atomically(tmp_path / "out" / "grades.csv", b"before")
+    code, out, err = run("class", tmp_path / "export", "--out", tmp_path / "out")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and "of its 1 submissions none is in this one" in err
+    assert (tmp_path / "out" / "grades.csv").read_bytes() == b"before"
+    save(record("submission_2", row("napkin.training_flops", "a")), tmp_path / "out")
+    code, out, err = run("class", tmp_path / "export", "--out", tmp_path / "out")
+    assert code == 0 and "not in the grade book, though there are results: submission_1\n" in out, err
+    assert set(grades(tmp_path / "out")) == {"submission_2"}
+
+
 def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     a, bonus = row("napkin.training_flops", "a"), row(BONUS.id, "gpu", BONUS.points)
     for folder, rows in ((tmp_path / "cpu", [a]), (tmp_path / "cuda", [bonus])):
@@ -441,11 +466,15 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     code, _, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "cpu")
     assert code == 2 and len(err.splitlines()) == 1 and before[0] == content("cpu")
     save(replace(record("submission_1", bonus), grader="0.9+deadbeef"), tmp_path / "old")
+    for folder, rows in ((tmp_path / "cpu0", [a]), (tmp_path / "cuda0", [bonus])):
+        save(replace(record("submission_1", *rows), grader="0.9+deadbeef"), folder)
+        save_students(folder, CLASS)
     save(record("submission_9", a), tmp_path / "others")
     for first, second, out, words in (
         ("cpu", "cpu", "x", "has no row of a bonus problem"),
         ("cuda", "cuda", "x", "has rows of bonus problems already"),
         ("cpu", "old", "x", "different versions of the grader"),
+        ("cpu0", "cuda0", "x", "both runs are of another version of the grader: 0.9+deadbeef"),
         ("cpu", "cuda", "others", "has results of a run"),
     ):
         code, said, err = run("merge", tmp_path / first, tmp_path / second, "--out", tmp_path / out)
