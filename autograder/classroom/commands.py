@@ -276,10 +276,6 @@ def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", optio
     def has_bonus(records: "Mapping[str, Record]") -> bool:
         return any(row.problem in bonus for record in records.values() for row in record.grade.rows)
 
-    if not has_bonus(cuda):
-        raise CannotGrade(f"{options.cuda} has no row of a bonus problem: name a run with DEVICE=cuda as CUDA")
-    if has_bonus(cpu):
-        raise CannotGrade(f"{options.cpu} has rows of bonus problems already: name a run of the CPU as CPU")
     graders = {record.grader for records in (cpu, cuda) for record in records.values() if record.final}
     if len(graders) > 1:
         raise CannotGrade(f"the two runs are of different versions of the grader: {', '.join(sorted(graders))}")
@@ -288,6 +284,10 @@ def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", optio
             f"both runs are of another version of the grader: {', '.join(graders)}; this one is {grader_version()}. Merge with that one, "
             "or grade both anew"
         )
+    if not has_bonus(cuda):
+        raise CannotGrade(f"{options.cuda} has no row of a bonus problem: name a run with DEVICE=cuda as CUDA")
+    if has_bonus(cpu):
+        raise CannotGrade(f"{options.cpu} has rows of bonus problems already: name a run of the CPU as CPU")
 
 
 def _regrade(options: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ from autograder.grade import Grade, Row
 from autograder.pack import grader_version
 from autograder.tests import browser
 from autograder.tests.classes import grades
-from autograder.tests.handed_in import reference, replaced
+from autograder.tests.handed_in import ROOT, reference, replaced
 from autograder.tests.running import run
 from handout.problems import load_assignment
 from tests.submission import write_atomically
@@ -530,6 +530,22 @@ def test_a_report_needs_no_network_and_its_title_names_nobody(run_folder):
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//|@import|url\(""", page)
     assert "<title>Class report</title>" in page and "default-src 'none'" in page
     assert "Ana Nuñez" in page and "results/submission_1/results.json" in page
+
+
+def test_a_report_is_anonymous_if_it_is_asked_for_and_what_is_neither_yes_nor_no_is_refused():
+    """What make does of it: `echo` stands in for Python, and says how it is called."""
+    for value, asked in (("1", True), ("yes", True), ("true", True), ("0", False), ("no", False), ("", False)):
+        for command in (["class", "EXPORT=x", "OUT=y"], ["merge", "CPU=a", "CUDA=b", "OUT=y"]):
+            code, (called,), _ = made(*command, f"ANONYMOUS={value}")
+            assert code == 0 and (" --anonymous " in called) == asked, value
+    code, called, err = made("class", "EXPORT=x", "OUT=y", "ANONYMOUS=Nope")
+    assert code == 2 and "ANONYMOUS is 1, yes or true" in err.splitlines()[0] and not called
+
+
+def made(*arguments: str) -> tuple[int, list[str], str]:
+    """Return the exit status, how the grader is called, and what is said on standard error."""
+    ended = subprocess.run(["make", "VENV=echo", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return ended.returncode, [line for line in ended.stdout.splitlines() if "-m autograder" in line], ended.stderr
 
 
 def test_a_report_without_identities_has_none(run_folder):
