@@ -217,7 +217,7 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
     for why in sorted({line.left_out for line in students} - {""}):
         own = [line for line in students if line.left_out == why]
-        names = [printable(f"{line.student.name or 'nobody'} ({line.submission.id})") for line in own]
+        names = [printable(f"{line.student.called or 'nobody'} ({line.submission.id})") for line in own]
         print(f"canvas.csv leaves out who {why}: {_some(names)}")
     ours = [id for id, record in records.items() if record.status == "grader failed"]
     if ours:

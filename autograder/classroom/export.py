@@ -53,6 +53,11 @@ class Student:
         """What tells who it is: the id, and the email, which may be spelled in capitals or not."""
         return frozenset((self.sid, self.email.casefold())) - {""}
 
+    @property
+    def called(self) -> str:
+        """The name, or what stands for it."""
+        return self.name or self.email
+
 
 NOBODY = Student("", "", "")  # of whom nothing is known
 

@@ -99,7 +99,7 @@ def _manual(folder: Path) -> dict[str, float]:
     handed_in = load_students(folder)
     students = lines(handed_in, {}, read_marks(folder / NAME, handed_in))
     return {
-        ", ".join(filter(None, (line.submission.id, line.student.name or line.student.email))): line.manual
+        ", ".join(filter(None, (line.submission.id, line.student.called))): line.manual
         for line in students
         if line.manual is not None
     }

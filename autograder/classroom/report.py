@@ -108,7 +108,7 @@ def write_report(
 
 
 def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequence[Line], anonymous: bool) -> Entry:
-    names = [line.student.name or line.student.email for line in own]
+    names = [line.student.called for line in own]
     name = f"No. {number}" if anonymous else ", ".join(filter(None, names)) or submission.id
     file = path_of(Path(), submission.id).as_posix() if record and not anonymous else ""
     return Entry(
@@ -120,7 +120,7 @@ def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequen
         score=record.score if record else None,
         totals=() if anonymous else tuple(dict.fromkeys(line.total for line in own)),
         left_out=tuple(
-            line.left_out if anonymous or not line.student.name else f"{line.student.name} {line.left_out}"
+            line.left_out if anonymous else f"{line.student.called} {line.left_out}".lstrip()
             for line in own
             if line.left_out
         ),
