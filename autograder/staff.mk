@@ -4,6 +4,10 @@
 .PHONY: container faults fuzz
 STAFF := grader class dev handout
 
+# $(anonymously) before a command: $$anonymous is the option that ANONYMOUS asks for, and what is neither a yes nor a no is refused.
+anonymously = case "$${ANONYMOUS:-no}" in 1|yes|true) anonymous=--anonymous ;; 0|no|false) anonymous= ;; \
+    *) echo 'ANONYMOUS is 1, yes or true for a report without names, or 0, no or false' >&2; exit 2 ;; esac;
+
 #:
 #: For instructors and TAs
 #:
@@ -19,7 +23,7 @@ grade:
 class:
 	@test -n "$$EXPORT" && test -n "$$OUT" || { echo 'say what and where to: make class EXPORT=<zip or folder> OUT=<folder>' >&2; exit 2; }
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder class --out="$$OUT" $${WORKERS:+--workers="$$WORKERS"} $$([ "$${ANONYMOUS:-0}" = 0 ] || echo --anonymous) \
+	@$(anonymously) $(VENV) -m autograder class --out="$$OUT" $${WORKERS:+--workers="$$WORKERS"} $$anonymous \
 	    $${DEVICE:+--device="$$DEVICE"} $${CLUSTER:+--cluster="$$CLUSTER"} $${PARTITION:+--partition="$$PARTITION"} $${JOBS:+--jobs="$$JOBS"} \
 	    $${ISOLATION:+--isolation "$$ISOLATION"} -- "$$EXPORT"
 
@@ -27,7 +31,7 @@ class:
 merge:
 	@test -n "$$CPU" && test -n "$$CUDA" && test -n "$$OUT" || { echo 'say which: make merge CPU=<folder> CUDA=<folder> OUT=<folder>' >&2; exit 2; }
 	$(call environment,$(STAFF))
-	@$(VENV) -m autograder merge --out="$$OUT" $$([ "$${ANONYMOUS:-0}" = 0 ] || echo --anonymous) -- "$$CPU" "$$CUDA"
+	@$(anonymously) $(VENV) -m autograder merge --out="$$OUT" $$anonymous -- "$$CPU" "$$CUDA"
 
 #:   make regrade BEFORE=class AFTER=class2    compare two runs: whose score changed, by how much, and by which row
 regrade:

@@ -14,14 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from autograder.classroom.progress import Progressing
-from autograder.classroom.record import Status, load, path_of
+from autograder.classroom.record import Status, load
 from autograder.terminal import STOPPING
 from tests.submission import write_atomically
 
@@ -31,6 +31,7 @@ _SHARE = 100  # submissions a job, where nothing else is asked for
 _ROUNDS = 2
 _POLL = 2.0  # seconds between looks at the jobs and the folder
 _HOURS = 4  # that a job may take; what it has not done then is handed out again
+_PATIENCE = 30.0  # seconds for jobs of this machine to end
 _GB = 2.5  # a worker: a child may hold 2 GiB
 
 
@@ -59,18 +60,16 @@ class Cluster:
         Raises:
             NoCluster: if jobs cannot be handed in.
         """
-        place = folder.resolve() / "jobs"
+        place = _place(folder)
         place.mkdir(exist_ok=True)
-        _end_jobs_of_a_killed_run(place)
         statuses: dict[str, Status] = {}
-        before = {id: _written(folder, id) for id in ids}  # a grade of other files, or why there was none
         left, rounds = list(ids), 0
         with Progressing(len(left)) as show:
             while left and rounds < _ROUNDS:
-                statuses |= self._round(place, folder, left, before, command, show, f"{int(time.time())}-{rounds}")
+                statuses |= self._round(place, folder, left, command, show, f"{int(time.time())}-{rounds}")
                 left, rounds = [id for id in left if id not in statuses], rounds + 1
         if not left and rounds <= 1 and not {"crashed", "grader failed"} & set(statuses.values()):
-            shutil.rmtree(place, ignore_errors=True)  # whose logs say nothing that anybody wants to know
+            remove_logs(folder)  # which say nothing that anybody wants to know
         return left
 
     def _round(
@@ -78,7 +77,6 @@ class Cluster:
         place: Path,
         folder: Path,
         ids: list[str],
-        before: Mapping[str, int],
         command: Callable[[Path], list[str]],
         show: Progressing,
         name: str,
@@ -103,9 +101,7 @@ class Cluster:
                 time.sleep(max(_POLL, missing / 2000))  # a look is a file a submission, on a disk that others use too
                 running = _any_running(self.kind, jobs)  # first: a job may write until it ends
                 for id in ids:
-                    if id in statuses or _written(folder, id) == before[id]:
-                        continue
-                    if record := load(folder, id):
+                    if id not in statuses and (record := load(folder, id)):
                         statuses[id] = record.status
                         show.result(id, record.status, record.detail)
                 show.tick()
@@ -137,12 +133,14 @@ class Cluster:
             raise NoCluster(f"no job could be handed in: {str(error).strip().splitlines()[-1]}") from None
 
 
-def _written(folder: Path, id: str) -> int:
-    """Return when the results of a submission were written; 0: there are none."""
-    try:
-        return path_of(folder, id).stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+def _place(folder: Path) -> Path:
+    """Return where jobs are told what to do, and write their logs."""
+    return folder.resolve() / "jobs"
+
+
+def remove_logs(folder: Path) -> None:
+    """Remove all that jobs have left."""
+    shutil.rmtree(_place(folder), ignore_errors=True)
 
 
 @contextmanager
@@ -183,7 +181,7 @@ def _cancel(kind: str, jobs: Sequence[Any]) -> None:
     if kind == "slurm":
         _cancel_slurm({job.job_id.split("_")[0] for job in jobs})
     else:
-        until = time.monotonic() + 30
+        until = time.monotonic() + _PATIENCE
         while (running := [job for job in jobs if not job.done()]) and time.monotonic() < until:
             for job in running:  # again and again: one that is just starting a process has passed nothing on to it
                 _end_local(int(job.job_id))
@@ -199,16 +197,18 @@ def _cancel_slurm(ids: set[str]) -> None:
         time.sleep(0.2)
 
 
-def _end_local(pid: int) -> None:
-    """End a job of this machine with all that it has started, if the process of that number still is one."""
+def _end_local(pid: int) -> bool:
+    """End a job of this machine with all that it has started; return whether the process of that number still was one."""
     try:
-        if b"submitit" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            for child in _below(pid):
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGTERM)  # the grader among them cleans up after itself
-            os.kill(pid, signal.SIGTERM)
+        if b"submitit" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return False
+        for child in _below(pid):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)  # the grader among them cleans up after itself
+        os.kill(pid, signal.SIGTERM)
     except (OSError, ValueError):
-        pass
+        return False
+    return True
 
 
 def _below(pid: int) -> list[int]:
@@ -225,8 +225,9 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def _end_jobs_of_a_killed_run(place: Path) -> None:
-    """End what a run has handed in that was killed: it would grade what this one is about to hand out."""
+def end_jobs_of_a_killed_run(folder: Path) -> None:
+    """End what a run has handed in that was killed: it would grade what the next one, in jobs or not, grades."""
+    place = _place(folder)
     try:
         kind, *ids = json.loads((place / "running.json").read_bytes())
     except (OSError, ValueError):
@@ -234,5 +235,8 @@ def _end_jobs_of_a_killed_run(place: Path) -> None:
     if kind == "slurm":
         _cancel_slurm({id.split("_")[0] for id in ids})
     else:
-        for id in ids:
-            _end_local(int(id))
+        until = time.monotonic() + _PATIENCE
+        while any([_end_local(int(id)) for id in ids]) and time.monotonic() < until:
+            time.sleep(0.5)
+    for path in (place / "running.json", *place.glob("part-*.txt")):
+        path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autograder.machine import CannotGrade, check_isolation, warm_up
+from autograder.pack import grader_version
 from autograder.settings import BadSettings
 from autograder.terminal import STOPPING, end_if_stopped, refuse
 from handout.problems import BadProblems, load_assignment
@@ -84,15 +85,19 @@ def _count(text: str) -> int:
 
 
 def _class(options: argparse.Namespace) -> int:
+    from autograder.classroom.cluster import end_jobs_of_a_killed_run, remove_logs
     from autograder.classroom.export import BadExport, Files, read_export
     from autograder.classroom.folder import (
         Locked,
+        OtherExport,
         is_merged,
+        left_behind,
         lock,
-        other_version,
+        other_grades,
         pending,
         remove_halves,
         save_students,
+        set_aside,
     )
     from autograder.classroom.manual import NAME, BadMarks, read_marks
 
@@ -115,30 +120,37 @@ def _class(options: argparse.Namespace) -> int:
         if is_merged(folder):
             raise CannotGrade(f"{folder} is what `make merge` wrote: name the folder of a run, or a new one")
         with lock(folder):
+            gone = left_behind(folder, export.handed_in)
             marks = read_marks(folder / NAME, export.handed_in)
             ids = [submission.id for submission in export.handed_in if submission.has_files]
-            if other := other_version(folder, ids):
-                raise CannotGrade(
-                    f"{folder} has grades of another version of the grader ({other}): name a new folder, and compare the two "
-                    "with `make regrade`"
-                )
+            if other := other_grades(folder, ids, options.device):
+                raise CannotGrade(f"{folder} has grades of {other}")
             for warning in export.warnings:
                 print(f"class: {warning}")
+            if gone:
+                print(f"class: not in this export, so not in the grade book, though there are results: {_some(gone)}")
+            end_jobs_of_a_killed_run(folder)
             remove_halves(folder, ids)
             save_students(folder, export.handed_in)
             todo = pending(files, folder, ids, modules)
+            set_aside(folder, todo)
             if len(todo) < len(ids):
                 print(f"{len(ids) - len(todo)} of {len(ids)} submissions are graded already")
             if options.cluster:
                 todo = _grade_by_jobs(folder, todo, options)
-            elif todo and (status := _grade(files, folder, todo, options)):
-                return status
+            else:
+                if todo and (status := _grade(files, folder, todo, options)):
+                    return status
+                remove_logs(folder)  # of jobs of a run before
             end_if_stopped()
             if options.cluster and todo:
-                refuse("class", f"{len(todo)} submissions have no result, see {folder}/jobs: run it again")
+                refuse(
+                    "class",
+                    f"there is no result of {len(todo)} of {len(ids)} submissions, see {folder}/jobs: run it again",
+                )
                 return _finish(folder, export.handed_in, marks, options.anonymous) or 1
             return _finish(folder, export.handed_in, marks, options.anonymous)
-    except (BadExport, BadMarks, CannotGrade, Locked) as error:
+    except (BadExport, BadMarks, CannotGrade, Locked, OtherExport) as error:
         return refuse("class", error)
     except OSError as error:
         return refuse(
@@ -189,6 +201,7 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     """Write the grade book and the report from the results that there are."""
     from autograder.classroom.gradebook import lines, write_grades
     from autograder.classroom.merge import problems_of
+    from autograder.classroom.progress import printable
     from autograder.classroom.record import load
     from autograder.classroom.report import write_report
 
@@ -202,13 +215,22 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     write_report(folder, assignment, handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
+    for why in sorted({line.left_out for line in students} - {""}):
+        own = [line for line in students if line.left_out == why]
+        names = [printable(f"{line.student.called or 'nobody'} ({line.submission.id})") for line in own]
+        print(f"canvas.csv leaves out who {why}: {_some(names)}")
     ours = [id for id, record in records.items() if record.status == "grader failed"]
     if ours:
         refuse(
             "class",
-            f"the grader failed on {', '.join(sorted(ours)[:10])}{' and more' if len(ours) > 10 else ''}: run it again",
+            f"the grader failed on {_some(sorted(ours))}: run it again",
         )
     return int(bool(ours))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first ten of them, and how many more there are."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _merge(options: argparse.Namespace) -> int:
@@ -248,30 +270,37 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", options: argparse.Namespace) -> None:
-    """Refuse two runs that are not one of the CPU and one of a GPU, by one grader."""
+    """Refuse two runs that are not one of the CPU and one of a GPU, by this grader: points are those of its assignment."""
     bonus = {problem.id for problem in load_assignment().problems if problem.bonus}
 
     def has_bonus(records: "Mapping[str, Record]") -> bool:
         return any(row.problem in bonus for record in records.values() for row in record.grade.rows)
 
+    graders = {record.grader for records in (cpu, cuda) for record in records.values() if record.final}
+    if len(graders) > 1:
+        raise CannotGrade(f"the two runs are of different versions of the grader: {', '.join(sorted(graders))}")
+    if graders - {grader_version()}:
+        raise CannotGrade(
+            f"both runs are of another version of the grader: {', '.join(graders)}; this one is {grader_version()}. Merge with that one, "
+            "or grade both anew"
+        )
     if not has_bonus(cuda):
         raise CannotGrade(f"{options.cuda} has no row of a bonus problem: name a run with DEVICE=cuda as CUDA")
     if has_bonus(cpu):
         raise CannotGrade(f"{options.cpu} has rows of bonus problems already: name a run of the CPU as CPU")
-    graders = {record.grader for records in (cpu, cuda) for record in records.values() if record.final}
-    if len(graders) > 1:
-        raise CannotGrade(f"the two runs are of different versions of the grader: {', '.join(sorted(graders))}")
 
 
 def _regrade(options: argparse.Namespace) -> int:
+    from autograder.classroom.manual import BadMarks
     from autograder.classroom.regrade import changes, told
 
     try:
         for run in (options.before, options.after):
             _check_run(run)
-    except CannotGrade as error:
+        lines = told(changes(options.before, options.after), options.before, options.after)
+    except (BadMarks, CannotGrade) as error:
         return refuse("regrade", error)
-    print("\n".join(told(changes(options.before, options.after), options.before, options.after)))
+    print("\n".join(lines))
     return 0
 
 

@@ -49,6 +49,19 @@ class Student:
     sid: str  # as it is written, with leading zeros
     email: str
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What tells who it is: the id, and the email, which may be spelled in capitals or not."""
+        return frozenset((self.sid, self.email.casefold())) - {""}
+
+    @property
+    def called(self) -> str:
+        """The name, or what stands for it."""
+        return self.name or self.email
+
+
+NOBODY = Student("", "", "")  # of whom nothing is known
+
 
 @dataclass(frozen=True)
 class HandedIn:
@@ -199,7 +212,7 @@ def read_export(files: Files) -> Export:
         raise BadExport(f"{_METADATA} in {files.path} names no submission")
     seen: dict[str, str] = {}  # by id and by email: a name may be spelled in two ways
     for submission in handed_in:
-        own = {name for each in submission.students for name in (each.sid, each.email.casefold()) if name}
+        own = {name for each in submission.students for name in each.names}
         for other in sorted({seen[name] for name in own if name in seen}):
             warnings.append(f"{submission.id} and {other} are of the same student")
         seen |= dict.fromkeys(own, submission.id)

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -36,13 +36,31 @@ def pending(files: Files, folder: Path, ids: Iterable[str], modules: frozenset[s
     return todo
 
 
-def other_version(folder: Path, ids: Iterable[str]) -> str | None:
-    """Return a submission whose grade is of another version of the grader, if there is one."""
+def other_grades(folder: Path, ids: Iterable[str], device: str) -> str | None:
+    """Say of what the grades in the folder are, and what to do, if those that a run on `device` gives must not be mixed with them."""
     for id in ids:
         record = load(folder, id)
         if record and record.final and record.grader != grader_version():
-            return id
+            return f"another version of the grader ({id}): name a new folder, and compare the two with `make regrade`"
+        if record and record.final and record.device not in (None, device):
+            how = "with" if record.device == "cuda" else "without"
+            return f"a run {how} DEVICE=cuda ({id}): name a new folder, and join the two with `make merge`"
     return None
+
+
+def left_behind(folder: Path, handed_in: Sequence[HandedIn]) -> list[str]:
+    """Return the submissions that have results in the folder and are not in this export.
+
+    Raises:
+        OtherExport: if that are all: the export is another assignment's, or another section's.
+    """
+    there = {path.name for path in folder.glob("results/*")}
+    gone = there - {submission.id for submission in handed_in}
+    if there and gone == there:
+        raise OtherExport(
+            f"{folder} has results of another export: of its {len(there)} submissions none is in this one. Name a new folder"
+        )
+    return sorted(gone)
 
 
 def remove_halves(folder: Path, ids: Iterable[str]) -> None:
@@ -51,6 +69,14 @@ def remove_halves(folder: Path, ids: Iterable[str]) -> None:
         path = path_of(folder, id)
         for half in path.parent.glob(f".{path.name}.*"):
             half.unlink(missing_ok=True)
+
+
+def set_aside(folder: Path, ids: Iterable[str]) -> None:
+    """Rename the results of submissions that are about to be graded: a run that does not come to them leaves no grade of other files."""
+    for id in ids:
+        path = path_of(folder, id)
+        with suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}~"))
 
 
 def save_students(folder: Path, handed_in: Sequence[HandedIn]) -> None:
@@ -75,6 +101,10 @@ def mark_merged(folder: Path) -> None:
 def is_merged(folder: Path) -> bool:
     """Tell whether the folder holds two runs."""
     return (folder / _MERGED).exists()
+
+
+class OtherExport(Exception):
+    """The folder is of other submissions."""
 
 
 class Locked(Exception):

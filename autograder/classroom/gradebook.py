@@ -6,18 +6,16 @@ cells are empty: a zero would look like one.
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.classroom.export import HandedIn, Student
+from autograder.classroom.export import NOBODY, HandedIn, Student
 from autograder.classroom.manual import Marks
 from autograder.classroom.record import Record
 from autograder.classroom.spreadsheet import shielded
 from handout.problems import Assignment
 from tests.submission import write_atomically
-
-_NOBODY = Student("", "", "")
 
 
 @dataclass(frozen=True)
@@ -30,17 +28,30 @@ class Line:
     points: Mapping[str, float]  # by the problem's id; empty if there is no grade
     manual: float | None  # points that a person added
     detail: str
+    elsewhere: bool  # whether the student is in another submission too
 
     @property
     def total(self) -> float | None:
-        """All points; None: there is neither a grade nor points that a person gave."""
+        """All points, of which no more can be taken off than there are; None: there is neither a grade nor points that a person gave."""
         if not self.points and (self.manual or 0) <= 0:
             return None  # what is taken off counts once there is a grade
-        return sum(self.points.values()) + (self.manual or 0)
+        return max(0.0, sum(self.points.values()) + (self.manual or 0))
+
+    @property
+    def left_out(self) -> str:
+        """Why canvas.csv leaves out the student, where somebody must do something about it."""
+        if self.elsewhere:
+            return "is in more than one submission"
+        return "has neither an id nor an email" if self.total is not None and not self.student.names else ""
 
 
-def lines(handed_in: Iterable[HandedIn], records: Mapping[str, Record], marks: Marks) -> list[Line]:
+def lines(handed_in: Sequence[HandedIn], records: Mapping[str, Record], marks: Marks) -> list[Line]:
     """Return a line for each student of each submission, in the order of the export."""
+    submissions: dict[str, set[str]] = {}  # by student's id and email
+    for submission in handed_in:
+        for student in submission.students:
+            for name in student.names:
+                submissions.setdefault(name, set()).add(submission.id)
     result = []
     for submission in handed_in:
         record = records.get(submission.id)
@@ -48,11 +59,17 @@ def lines(handed_in: Iterable[HandedIn], records: Mapping[str, Record], marks: M
         if record and record.final:
             for row in record.grade.rows:
                 points[row.problem] = points.get(row.problem, 0) + row.score
-        status = record.status if record else "not graded" if submission.has_files else "no folder"
-        for student in submission.students or (_NOBODY,):
+        if record:
+            status, detail = str(record.status), record.detail
+        elif submission.has_files:
+            status, detail = "not graded", "there is no result: run `make class` again"
+        else:
+            status, detail = "no folder", ""
+        for student in submission.students or (NOBODY,):
             given = marks.of(submission, student)
             manual = sum(mark.points for mark in given) if given else None
-            result.append(Line(submission, student, status, points, manual, record.detail if record else ""))
+            elsewhere = any(len(submissions[name]) > 1 for name in student.names)
+            result.append(Line(submission, student, status, points, manual, detail, elsewhere))
     return result
 
 
@@ -65,7 +82,7 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
         assignment: whose title Canvas shows.
         problems: the ids of the problems that have a column.
     """
-    most = sum(assignment.problem(id).points for id in problems if not assignment.problem(id).bonus)
+    most = sum(problem.points for problem in assignment.graded_problems)
     numbered = [f"{assignment.problem(id).number} {id}" for id in problems]
     head = ["Name", "SID", "Email", "Submission ID", "Status", "Total Score", "Max Points", "Manual", *numbered]
     table: list[list[object]] = [[*head, "Submission Time", "Why not graded"]]
@@ -82,7 +99,7 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
     canvas: list[list[object]] = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", assignment.title]]
     canvas.append(["Points Possible", "", "", "", "", _number(most)])
     for line in lines:
-        if line.total is not None and (line.student.sid or line.student.email):
+        if line.total is not None and not line.left_out:
             who = line.student
             canvas.append([shielded(who.name), "", shielded(who.sid), shielded(who.email), "", _number(line.total)])
     _write(folder / "canvas.csv", canvas)

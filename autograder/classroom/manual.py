@@ -4,20 +4,25 @@
     submission_409194023,2,"the handwritten derivation"
     00123,-1,"handed in a day late"
 
-`who` is a submission, or one student of it by their id or email, as it is or as it stands in grades.csv.
+`who` is a submission, or one student of it by their id or email, as it is or as it stands in grades.csv. Several marks of one student add
+up; the same one twice is refused.
 """
 
 import csv
-import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.classroom.export import HandedIn, Student
+from autograder.classroom.export import NOBODY, HandedIn, Student
 from autograder.classroom.spreadsheet import unshielded
 
 NAME = "manual.csv"
 _COLUMNS = ("who", "points", "why")
+_ALMOST = re.compile(r"manual(\.csv|\.txt)+", re.IGNORECASE)  # what an editor or a file manager makes of the name
+_POINTS = re.compile(r"[+-]?([0-9]{1,6}(\.[0-9]*)?|\.[0-9]+)")
+_NUMBER = re.compile(r"[\d.,]*\d[\d.,]*")
+_HOW = "save it as CSV, comma-separated, in UTF-8"
 
 
 class BadMarks(Exception):
@@ -28,9 +33,9 @@ class BadMarks(Exception):
 class Mark:
     """Points that a person adds."""
 
-    who: str
     points: float
     why: str
+    given: frozenset[tuple[str, Student]]  # to whom: submission and student
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,9 @@ class Marks:
 
     marks: tuple[Mark, ...]
 
-    def of(self, submission: HandedIn, student: Student | None) -> tuple[Mark, ...]:
-        """Return the marks of one student; None: of whoever handed the submission in."""
-        names = {submission.id, *((student.sid, student.email) if student else ())} - {""}
-        return tuple(mark for mark in self.marks if mark.who in names)
+    def of(self, submission: HandedIn, student: Student) -> tuple[Mark, ...]:
+        """Return the marks of one student."""
+        return tuple(mark for mark in self.marks if (submission.id, student) in mark.given)
 
 
 def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
@@ -51,47 +55,67 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
     Raises:
         BadMarks: if a line is not a mark, or is of nobody in the export.
     """
+    for file in path.parent.iterdir():
+        if _ALMOST.fullmatch(file.name) and file.name != path.name:
+            raise BadMarks(f"{file} is not read: marks are in {path.name}, so rename or remove it")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return Marks(())
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadMarks(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    known: dict[str, int] = {}
-    for submission in handed_in:
-        for name in {
-            submission.id,
-            *(name for student in submission.students for name in (student.sid, student.email)),
-        }:
-            known[name] = known.get(name, 0) + 1
+    except UnicodeDecodeError:
+        raise BadMarks(f"{path} is not in UTF-8: {_HOW}") from None
+    except OSError as error:
+        raise BadMarks(f"{path} cannot be read: {error.strerror}") from None
     reader = csv.DictReader(text.splitlines(), restval="", strict=True)
     try:
         if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise BadMarks(f"{path}: the first line must be {','.join(_COLUMNS)}")
+            raise BadMarks(f"{path}: the first line must be {','.join(_COLUMNS)}: {_HOW}")
         rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:  # a quote that is never closed would take in all marks below it
         raise BadMarks(f"{path}, from line {reader.line_num + 1} on: {error}; is a quote closed?") from None
-    marks = []
+    known = _known(handed_in)
+    marks: dict[int, Mark] = {}  # by line
     for number, row in rows:
-        who, points = (row["who"] or "").strip(), (row["points"] or "").strip()
-        line = f"{path}, line {number}"
-        if None in row:
-            raise BadMarks(
-                f"{line}: more than three fields; a number is written with a point, a text with commas in quotes"
-            )
-        if not who and not points:
-            continue
-        if who not in known:
-            who = unshielded(who)
-        if not who or who not in known:
-            raise BadMarks(f"{line}: nobody in the export has the submission, id or email {who!r}")
-        if known[who] > 1:
-            raise BadMarks(f"{line}: {who!r} stands for {known[who]} submissions: name the submission")
         try:
-            value = float(points)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise BadMarks(f"{line}: {points!r} is no number of points")
-        marks.append(Mark(who, value, row["why"] or ""))
-    return Marks(tuple(marks))
+            if mark := _mark(row, known):
+                for line, other in marks.items():
+                    if other.given & mark.given and (other.points, other.why) == (mark.points, mark.why):
+                        raise BadMarks(f"the same mark as in line {line}, for the same student: is it there twice?")
+                marks[number] = mark
+        except BadMarks as error:
+            raise BadMarks(f"{path}, line {number}: {error}") from None
+    return Marks(tuple(marks.values()))
+
+
+def _known(handed_in: Iterable[HandedIn]) -> dict[str, set[tuple[str, Student]]]:
+    """Return whom each name stands for: those of the submission, or one student, in each submission that they are in."""
+    known: dict[str, set[tuple[str, Student]]] = {}
+    for submission in handed_in:
+        for student in submission.students or (NOBODY,):
+            for name in (submission.id, *student.names):
+                known.setdefault(name, set()).add((submission.id, student))
+    return known
+
+
+def _mark(row: Mapping[str | None, str], known: Mapping[str, set[tuple[str, Student]]]) -> Mark | None:
+    """Return the mark of a line; None: it is empty.
+
+    Raises:
+        BadMarks: if it is not a mark, or is of nobody in the export.
+    """
+    who, points, why = ((row[column] or "").strip() for column in _COLUMNS)
+    if None in row:
+        raise BadMarks("more than three fields; a number is written with a point, a text with commas in quotes")
+    if not who and not points:
+        return None
+    spelled = (who, who.casefold(), unshielded(who), unshielded(who).casefold())
+    given = next((known[name] for name in spelled if name in known), None)
+    if given is None:
+        raise BadMarks(f"nobody in the export has the submission, id or email {unshielded(who)!r}")
+    if (submissions := len({id for id, _ in given})) > 1:
+        raise BadMarks(f"{who!r} stands for {submissions} submissions: name the submission")
+    if not _POINTS.fullmatch(points):
+        raise BadMarks(f"{points!r} is no number of points such as 2, 0.5 or -1")
+    if _NUMBER.fullmatch(why):
+        raise BadMarks(f"{why!r} is no reason: is it a decimal comma? {points}.{why} is written with a point")
+    return Mark(float(points), why, frozenset(given))

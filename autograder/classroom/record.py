@@ -43,6 +43,13 @@ class Record:
         """Points reached; None: there is no grade."""
         return self.grade.score if self.final else None
 
+    @property
+    def device(self) -> str | None:
+        """Where the rows about an accelerator took place, "sim" or "cuda"; None: there are none."""
+        return next(
+            (device for device in ("cuda", "sim") if any(row.device == device for row in self.grade.rows)), None
+        )
+
 
 def path_of(folder: Path, id: str) -> Path:
     """Return where the results of a submission are below a run's folder."""

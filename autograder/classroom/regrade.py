@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.classroom.folder import is_merged
-from autograder.classroom.manual import NAME
+from autograder.classroom.folder import is_merged, load_students
+from autograder.classroom.gradebook import lines
+from autograder.classroom.manual import NAME, read_marks
 from autograder.classroom.progress import printable
 from autograder.classroom.record import Record, all_records
 
@@ -18,6 +19,7 @@ class Change:
     before: Record | None
     after: Record | None
     rows: tuple[tuple[str, float, str], ...]  # test, points more or less, "lost -> passed"
+    files: bool  # whether both are grades, of different files
 
     @property
     def points(self) -> float | None:
@@ -27,14 +29,15 @@ class Change:
 
 
 def changes(before: Path, after: Path) -> list[Change]:
-    """Return the submissions whose score, rows or status are not the same, those with the largest loss first."""
+    """Return the submissions whose score, rows, status or files are not the same, those with the largest loss first."""
     old, new = all_records(before), all_records(after)
     found = []
     for id in sorted(old.keys() | new.keys(), key=lambda id: (len(id), id)):
         a, b = old.get(id), new.get(id)
         rows = _rows(a, b)
-        if rows or (a and a.status) != (b and b.status):
-            found.append(Change(id, a, b, rows))
+        files = bool(a and b and a.final and b.final and a.digest != b.digest)
+        if rows or files or (a and a.status) != (b and b.status):
+            found.append(Change(id, a, b, rows, files))
     return sorted(found, key=lambda change: (change.points is not None, change.points or 0))
 
 
@@ -55,30 +58,55 @@ def _rows(before: Record | None, after: Record | None) -> tuple[tuple[str, float
 def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
     """Return the lines to print."""
     found = list(found)
-    lines = []
+    said = []
     for change in found:
         scores = " -> ".join(_score(record) for record in (change.before, change.after))
         points = "" if change.points is None else f"  {change.points:+g}"
-        lines.append(f"{change.submission}  {scores}{points}")
+        said.append(f"{change.submission}  {scores}{points}{'  of other files' if change.files else ''}")
         for record in (change.before, change.after):
             if record and record.status != "graded":
-                lines.append(f"    {record.status}{': ' if record.detail else ''}{printable(record.detail)}")
-        lines += [f"    {row_points:+g}  {test}: {outcome}" for test, row_points, outcome in change.rows]
+                said.append(f"    {record.status}{': ' if record.detail else ''}{printable(record.detail)}")
+        said += [f"    {row_points:+g}  {test}: {outcome}" for test, row_points, outcome in change.rows]
     by_row: dict[str, list[float]] = {}
     for change in found:
         for test, row_points, _ in change.rows:
             by_row.setdefault(test, []).append(row_points)
     if by_row:
-        lines += ["", "by row:"]
+        said += ["", "by row:"]
         most = sorted(by_row.items(), key=lambda pair: -len(pair[1]))
-        lines += [f"  {test}: {len(each)} submissions, {sum(each):+g} points" for test, each in most]
-    total = len(all_records(before).keys() | all_records(after).keys())
+        said += [f"  {test}: {len(each)} submissions, {sum(each):+g} points" for test, each in most]
+    submissions = {one.id for run in (before, after) for one in load_students(run)}
+    total = len(submissions | all_records(before).keys() | all_records(after).keys())
     changed = [change.points for change in found if change.points]
     up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)
-    lines.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")
-    if (before / NAME).exists() and not (after / NAME).exists() and not is_merged(after):
-        lines.append(f"{before / NAME} has marks that a person gave, and {after} has none: copy the file there")
-    return lines
+    said.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")
+    return said + _about_marks(before, after)
+
+
+def _about_marks(before: Path, after: Path) -> list[str]:
+    """Return the lines about marks that a person gave, which do not come from either run."""
+    if is_merged(before) or is_merged(after):  # whose marks are in the folder of the CPU's run
+        return []
+    if (before / NAME).exists() and not (after / NAME).exists():
+        return [f"{before / NAME} has marks that a person gave, and {after} has none: copy the file there"]
+    old, new = _manual(before), _manual(after)
+    differ = [who for who in old | new if old.get(who) != new.get(who)]
+    return [f"manual marks: {printable(who)}: {_points(old.get(who))} -> {_points(new.get(who))}" for who in differ]
+
+
+def _manual(folder: Path) -> dict[str, float]:
+    """Return the points that a person has given in a run, by student."""
+    handed_in = load_students(folder)
+    students = lines(handed_in, {}, read_marks(folder / NAME, handed_in))
+    return {
+        ", ".join(filter(None, (line.submission.id, line.student.called))): line.manual
+        for line in students
+        if line.manual is not None
+    }
+
+
+def _points(given: float | None) -> str:
+    return "none" if given is None else f"{given:g}"
 
 
 def _score(record: Record | None) -> str:

@@ -47,6 +47,7 @@ class Entry:
     detail: str
     score: float | None
     totals: tuple[float | None, ...]  # with what a person has added, which may differ within a group
+    left_out: tuple[str, ...]  # whom of it canvas.csv leaves out, and why
     seconds: float
     file: str  # results.json, relative to the page; "" without identities
 
@@ -107,7 +108,7 @@ def write_report(
 
 
 def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequence[Line], anonymous: bool) -> Entry:
-    names = [line.student.name or line.student.email for line in own]
+    names = [line.student.called for line in own]
     name = f"No. {number}" if anonymous else ", ".join(filter(None, names)) or submission.id
     file = path_of(Path(), submission.id).as_posix() if record and not anonymous else ""
     return Entry(
@@ -115,9 +116,14 @@ def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequen
         name=name,
         sid="" if anonymous else ", ".join(filter(None, (line.student.sid for line in own))),
         status=own[0].status,
-        detail=record.detail if record and not anonymous else "",
+        detail="" if anonymous else own[0].detail,
         score=record.score if record else None,
         totals=() if anonymous else tuple(dict.fromkeys(line.total for line in own)),
+        left_out=tuple(
+            line.left_out if anonymous else f"{line.student.called} {line.left_out}".lstrip()
+            for line in own
+            if line.left_out
+        ),
         seconds=record.seconds if record else 0.0,
         file=file,
     )

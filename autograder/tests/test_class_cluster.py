@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autograder.classroom.cluster import Cluster
+from autograder.classroom.record import all_records
 from autograder.tests import slurm, traces
 from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results
 from autograder.tests.running import run, started
@@ -125,6 +127,46 @@ def test_jobs_of_this_machine_yield_the_same_results_as_workers(shared, tree):
     export(shared / "local", {"submission_3": GOOD})  # handed in anew: what stands there of it is no result of a job
     code, _, err = run("class", folder, "--out", shared / "jobs-out", "--cluster", "local", tree=tree)
     assert code == 0 and scores(shared / "jobs-out")["submission_3"] == "13", err
+
+
+def test_what_no_job_came_to_grade_has_no_grade_and_what_is_left_of_jobs_goes_with_the_next_run(shared, tree):
+    """Not the one of the files that it had before, either."""
+    folder, out = export(shared / "dying", {"submission_1": GOOD}), shared / "dying-out"
+    assert run("class", folder, "--out", out, tree=tree)[0] == 0
+    export(folder, {"submission_1": SLOW})
+    with started("class", folder, "--out", out, "--cluster", "local", "--workers", 1, tree=tree) as command:
+        for _ in range(2):
+            assert traces.eventually(lambda: graders(command.process.pid), 60)
+            os.kill(graders(command.process.pid)[0], signal.SIGKILL)
+            assert traces.eventually(lambda: not graders(command.process.pid), 30)
+        code, _, err = command.end()
+    assert code == 1 and "no result of 1 of 1 submissions" in err, err
+    line = grades(out)["submission_1"]
+    assert (line["Total Score"], line["Status"]) == ("", "not graded") and "run `make class` again" in line[
+        "Why not graded"
+    ]
+    assert not all_records(out), "nor is there a grade for `make merge` and `make regrade`"
+    # As a run that was killed leaves it; its job is any process that is called so.
+    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "submitit"])
+    (out / "jobs" / "running.json").write_text(json.dumps(["local", str(job.pid)]))
+    (out / "jobs" / "part-1-0-0.txt").write_text("submission_1\n")
+    export(folder, {"submission_1": GOOD})
+    code, _, err = run("class", folder, "--out", out, tree=tree)
+    assert code == 0 and scores(out) == {"submission_1": "13"}, err
+    assert job.wait(1) == -signal.SIGTERM and not (out / "jobs").exists()
+
+
+def graders(pid: int) -> list[int]:
+    """Return the first process of each job's grader, below a run."""
+    parts = {child for child in traces.descendants(pid) if b"\0--part\0" in command_line(child)}
+    return [child for child in parts if traces.parent(child) not in parts]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_logs_are_kept_where_a_job_has_failed(shared):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.export import HandedIn, Student
-from autograder.classroom.folder import save_students
+from autograder.classroom.folder import other_grades, save_students
 from autograder.classroom.gradebook import lines, write_grades
 from autograder.classroom.manual import BadMarks, Marks, read_marks
 from autograder.classroom.merge import merged, problems_of
@@ -25,8 +25,10 @@ from autograder.classroom.shape import shape
 from autograder.classroom.similar import similar
 from autograder.classroom.statistics import class_statistics, correlation
 from autograder.grade import Grade, Row
+from autograder.pack import grader_version
 from autograder.tests import browser
-from autograder.tests.handed_in import reference, replaced
+from autograder.tests.classes import grades
+from autograder.tests.handed_in import ROOT, reference, replaced
 from autograder.tests.running import run
 from handout.problems import load_assignment
 from tests.submission import write_atomically
@@ -47,7 +49,7 @@ def lost(problem: str, name: str, points: float = 1.0, cause: str = "wrong", **f
 
 
 def record(id: str, *rows: Row, **fields) -> Record:
-    return replace(Record(id, "graded", "", Grade(rows, "full"), 1.5, "d", "1.0+0123abcd", ()), **fields)
+    return replace(Record(id, "graded", "", Grade(rows, "full"), 1.5, "d", grader_version(), ()), **fields)
 
 
 def handed_in(id: str, *students: Student, has_files: bool = True) -> HandedIn:
@@ -94,6 +96,25 @@ def test_every_student_of_a_group_has_a_line_and_no_grade_is_no_zero(tmp_path):
     ]
 
 
+def test_whom_canvas_cannot_tell_from_others_is_left_out_and_named_and_points_are_those_of_the_assignment(tmp_path):
+    """Who is in two submissions, by whatever name, and who has no name that Canvas knows."""
+    students = Student("Ana Nuñez", "", "ANA@example.edu"), Student("Hal", "", ""), Student("Bo", "7", "bo@example.edu")
+    people = [handed_in("submission_1", ANA), *(handed_in(f"submission_{i}", one) for i, one in enumerate(students, 2))]
+    (tmp_path / "manual.csv").write_text("who,points,why\n" + "".join(f"submission_{i},{i},\n" for i in range(1, 5)))
+    given = read_marks(tmp_path / "manual.csv", people)
+    book = lines(people, {}, given)
+    write_grades(tmp_path, book, ASSIGNMENT, [])
+    points, bo = table(tmp_path / "canvas.csv")
+    assert bo["Student"] == "Bo" and points[ASSIGNMENT.title] == "100"
+    assert {line["Max Points"] for line in table(tmp_path / "grades.csv")} == {"100"}
+    whys = ("is in more than one submission", "has neither an id nor an email")
+    for anonymous in (False, True):
+        write_report(tmp_path, ASSIGNMENT, people, {}, book, anonymous)
+        named = text_of(tmp_path / "report.html").split("whom canvas.csv leaves out</h3>")[1].split("<h3>")[0]
+        assert named.count(whys[0]) == 2 and named.count(whys[1]) == 1
+        assert named.count("Ana Nuñez is in") == (0 if anonymous else 1 + 1)
+
+
 def marks(folder: Path, *text: str) -> Marks:
     (folder / "manual.csv").write_text("who,points,why\n" + "\n".join(text) + "\n", encoding="utf-8")
     return read_marks(folder / "manual.csv", CLASS)
@@ -103,6 +124,8 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
     given = marks(tmp_path, 'submission_1,2,"a, b"', "00123,-0.5,late", "submission_2,7,on paper")
     totals = [line.total for line in lines(CLASS, RECORDS, given)]
     assert totals == [2.5, 3.0, 7.0, None]
+    given = marks(tmp_path, "ANA@example.edu,2,essay", "ana@example.edu,1,talk", "bo@example.edu,-5,late")
+    assert [line.total for line in lines(CLASS, RECORDS, given)] == [4.0, 0.0, None, None], "several add up, down to 0"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +134,11 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
         ("nobody,1,", "nobody in the export"),
         ("submission_1,many,", "is no number"),
         ("submission_1,nan,", "is no number"),
+        ("submission_1,1e6,", "is no number"),
+        ("submission_1,1_5,", "is no number"),
+        ("submission_1,1,5", "is it a decimal comma\\? 1.5 is written with a point"),
+        ("00123,1,", "the same mark as in line 2"),
+        ("ANA@example.edu,1.0, ", "the same mark as in line 2"),
         (",1,", "nobody in the export"),
         ("submission_2,1,5,a decimal comma", "more than three fields"),
         ('submission_2,1,"never closed\nsubmission_1,2,lost', "is a quote closed"),
@@ -150,9 +178,24 @@ def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
         read_marks(tmp_path / "manual.csv", [formula])
 
 
-def test_a_file_of_marks_with_other_columns_is_refused(tmp_path):
-    (tmp_path / "manual.csv").write_text("name,points\nAna,1\n", encoding="utf-8")
-    with pytest.raises(BadMarks, match="the first line must be who,points,why"):
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "manual.csv",
+            b"name,points\nAna,1\n",
+            "the first line must be who,points,why: save it as CSV, comma-separated",
+        ),
+        ("manual.csv", b"who;points;why\n00123;1;x\n", "save it as CSV, comma-separated, in UTF-8"),
+        ("manual.csv", "who,points,why\n00123,1,für\n".encode("cp1252"), "save it as CSV, comma-separated, in UTF-8"),
+        ("manual.csv", "who,points,why\n00123,1,x\n".encode("utf-16"), "save it as CSV, comma-separated, in UTF-8"),
+        ("Manual.csv", b"", "Manual.csv is not read: marks are in manual.csv"),
+        ("manual.csv.csv", b"", "manual.csv.csv is not read: marks are in manual.csv"),
+    ],
+)
+def test_a_file_of_marks_in_another_form_or_of_another_name_is_refused(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadMarks, match=words):
         read_marks(tmp_path / "manual.csv", CLASS)
 
 
@@ -292,12 +335,22 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
         save(record("submission_2", a, b), folder)
     save(record("submission_3", a, status="crashed"), before)
     save(record("submission_3", a), after)
-    (before / "manual.csv").write_text("who,points,why\n")
+    save(record("submission_4", a), before)
+    save(record("submission_4", a, digest="another"), after)
+    (before / "manual.csv").write_text("who,points,why\nsubmission_1,1,essay\n00123,1,talk\n")
+    for folder in (before, after):
+        save_students(
+            folder, [handed_in("submission_1", ANA, BO), *(handed_in(f"submission_{i}") for i in range(2, 6))]
+        )
     said = told(changes(before, after), before, after)
     assert "submission_1  3 -> 1  -2" in said and "    -2  test_napkin.py::test_b: passed -> failed" in said
     assert "submission_3  crashed -> 1" in said
-    assert "2 of 3 submissions differ: 0 have more points, 1 fewer" in said
+    assert "submission_4  1 -> 1  +0  of other files" in said
+    assert "3 of 5 submissions differ: 0 have more points, 1 fewer" in said
     assert any("has marks that a person gave" in line for line in said)
+    (after / "manual.csv").write_text("who,points,why\nsubmission_1,1,essay\nsubmission_5,4,paper\n")
+    said = told(changes(before, after), before, after)
+    assert said[-2:] == ["manual marks: submission_1, Ana Nuñez: 2 -> 1", "manual marks: submission_5: none -> 4"]
     code, out, _ = run("regrade", before, after)
     assert code == 0 and out.splitlines() == said
 
@@ -360,12 +413,39 @@ def test_a_merge_adds_bonus_rows_of_the_same_files_only():
     assert len(said) == 4 and problems_of(records, ASSIGNMENT) == ["napkin.training_flops", BONUS.id]
 
 
+@pytest.mark.parametrize(
+    ("here", "device", "says"),
+    [("cuda", "sim", "a run with DEVICE=cuda"), ("sim", "cuda", "a run without DEVICE=cuda")],
+)
+def test_grades_of_a_gpu_are_not_mixed_with_those_of_the_cpu(tmp_path, here, device, says):
+    rows = row("napkin.training_flops", "a"), row("napkin.training_days", "b", device=here)
+    save(record("submission_1", *rows), tmp_path)
+    assert other_grades(tmp_path, ["submission_1"], device).startswith(f"{says} (submission_1): name a new folder")
+    assert other_grades(tmp_path, ["submission_1"], here) is None
+    save(record("submission_1", rows[0]), tmp_path)
+    assert other_grades(tmp_path, ["submission_1"], device) is None, "they do not differ"
+
+
+def test_another_export_takes_no_folder_over_and_one_that_lacks_a_few_submissions_names_them(tmp_path):
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "submission_metadata.yml").write_text("submission_2:\n  :submitters: []\n")
+    save(record("submission_1", row("napkin.training_flops", "a")), tmp_path / "out")
+    write_atomically(tmp_path / "out" / "grades.csv", b"before")
+    code, out, err = run("class", tmp_path / "export", "--out", tmp_path / "out")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and "of its 1 submissions none is in this one" in err
+    assert (tmp_path / "out" / "grades.csv").read_bytes() == b"before"
+    save(record("submission_2", row("napkin.training_flops", "a")), tmp_path / "out")
+    code, out, err = run("class", tmp_path / "export", "--out", tmp_path / "out")
+    assert code == 0 and "not in the grade book, though there are results: submission_1\n" in out, err
+    assert set(grades(tmp_path / "out")) == {"submission_2"}
+
+
 def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     a, bonus = row("napkin.training_flops", "a"), row(BONUS.id, "gpu", BONUS.points)
     for folder, rows in ((tmp_path / "cpu", [a]), (tmp_path / "cuda", [bonus])):
         save(record("submission_1", *rows), folder)
         save_students(folder, CLASS)
-    (tmp_path / "cpu" / "manual.csv").write_text("who,points,why\nsubmission_1,10,essay\n")
+    (tmp_path / "cpu" / "manual.csv").write_text("who,points,why\nsubmission_1,10,essay\nsubmission_2,1,\n")
 
     def content(name: str) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
@@ -373,6 +453,7 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     before = content("cpu"), content("cuda")
     code, out, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")
     assert code == 0, err
+    assert out.splitlines()[-1] == "canvas.csv leaves out who has neither an id nor an email: nobody (submission_2)"
     assert before == (content("cpu"), content("cuda"))
     assert [line["Total Score"] for line in table(tmp_path / "both" / "grades.csv")][:2] == [
         f"{11 + BONUS.points:g}"
@@ -385,11 +466,15 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     code, _, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "cpu")
     assert code == 2 and len(err.splitlines()) == 1 and before[0] == content("cpu")
     save(replace(record("submission_1", bonus), grader="0.9+deadbeef"), tmp_path / "old")
+    for folder, rows in ((tmp_path / "cpu0", [a]), (tmp_path / "cuda0", [bonus])):
+        save(replace(record("submission_1", *rows), grader="0.9+deadbeef"), folder)
+        save_students(folder, CLASS)
     save(record("submission_9", a), tmp_path / "others")
     for first, second, out, words in (
         ("cpu", "cpu", "x", "has no row of a bonus problem"),
         ("cuda", "cuda", "x", "has rows of bonus problems already"),
         ("cpu", "old", "x", "different versions of the grader"),
+        ("cpu0", "cuda0", "x", "both runs are of another version of the grader: 0.9+deadbeef"),
         ("cpu", "cuda", "others", "has results of a run"),
     ):
         code, said, err = run("merge", tmp_path / first, tmp_path / second, "--out", tmp_path / out)
@@ -445,6 +530,22 @@ def test_a_report_needs_no_network_and_its_title_names_nobody(run_folder):
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//|@import|url\(""", page)
     assert "<title>Class report</title>" in page and "default-src 'none'" in page
     assert "Ana Nuñez" in page and "results/submission_1/results.json" in page
+
+
+def test_a_report_is_anonymous_if_it_is_asked_for_and_what_is_neither_yes_nor_no_is_refused():
+    """What make does of it: `echo` stands in for Python, and says how it is called."""
+    for value, asked in (("1", True), ("yes", True), ("true", True), ("0", False), ("no", False), ("", False)):
+        for command in (["class", "EXPORT=x", "OUT=y"], ["merge", "CPU=a", "CUDA=b", "OUT=y"]):
+            code, (called,), _ = made(*command, f"ANONYMOUS={value}")
+            assert code == 0 and (" --anonymous " in called) == asked, value
+    code, called, err = made("class", "EXPORT=x", "OUT=y", "ANONYMOUS=Nope")
+    assert code == 2 and "ANONYMOUS is 1, yes or true" in err.splitlines()[0] and not called
+
+
+def made(*arguments: str) -> tuple[int, list[str], str]:
+    """Return the exit status, how the grader is called, and what is said on standard error."""
+    ended = subprocess.run(["make", "VENV=echo", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return ended.returncode, [line for line in ended.stdout.splitlines() if "-m autograder" in line], ended.stderr
 
 
 def test_a_report_without_identities_has_none(run_folder):
