@@ -47,18 +47,18 @@ class TrainingRun:
 def seed_everything(seed: int) -> dict[str, torch.Generator]:
     """Seed every source of random numbers, and return two generators that nothing else draws from.
 
-    Seeds Python's `random`, NumPy's global generator and PyTorch's global generators, CUDA's included. Data and
+    Seeds Python's `random`, NumPy's global generator and PyTorch's (`torch.manual_seed` seeds the GPUs' as well). Data and
     initialisation have generators of their own, so that a change of the model does not change the order of the data.
 
     Args:
         seed: 0 or more and below 2³², which is what NumPy takes.
 
     Returns:
-        Two new generators on the CPU, "init" and "data". The seed decides what each will draw, and the two draw
-        different numbers. Neither is PyTorch's global generator.
+        Two generators on the CPU, "init" and "data", new ones at each call. The seed decides what each will draw, and
+        the two draw different numbers. Neither is PyTorch's global generator.
 
     Raises:
-        ValueError: the seed is out of range; the message names it.
+        ValueError: the seed is out of range.
 
     Example:
         >>> generators = seed_everything(7)
@@ -113,9 +113,10 @@ def train_step(
         optimizer: any optimizer over the model's parameters. It may hold only some of them: the others are not changed,
             but their gradients are gradients of the model.
         loss_fn: called as `loss_fn(model(inputs), targets)`; returns the mean over the rows, a 0-d tensor.
-        microbatches: pairs `(inputs, targets)`, whose first axis are the rows; the pieces may differ in size.
-        autocast_dtype: if given (`torch.bfloat16`), forward and loss run under `torch.autocast` with this dtype on the
-            device of the inputs. Parameters and gradients keep their own dtype.
+        microbatches: pairs `(inputs, targets)`, whose first axis are the rows; the pieces may differ in the number of
+            rows, and in the size of a row (such as the length of its sequence).
+        autocast_dtype: if given (`torch.bfloat16`), the model runs under `torch.autocast` with this dtype on the device
+            of the inputs; the loss may as well. Parameters and gradients keep their own dtype.
         max_norm: if given, all gradients together are scaled down to this norm where theirs is larger:
             g ← g · min(1, max_norm / √(Σ g²)), the sum running over all elements of all gradients of the model, whether
             or not the optimizer holds their parameters.
@@ -124,7 +125,8 @@ def train_step(
         The mean loss before the step: a `float`, which keeps no autograd graph alive.
 
     Raises:
-        ValueError: there are no rows, or `max_norm` is negative (the message names it).
+        ValueError: there are no rows (no microbatch has any), or `max_norm` is negative (the message names it). No
+            parameter has changed then.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -190,8 +192,8 @@ def train(
         The run's losses, seconds, FLOPs and MFU.
 
     Raises:
-        ValueError: `num_steps` or `peak_flop_per_sec` is too small, or there are fewer than `num_steps` batches; the
-            message names the value.
+        ValueError: `num_steps` or `peak_flop_per_sec` is too small (no batch has been taken then), or there are fewer
+            than `num_steps` batches; the message names the value: with too few batches, `num_steps`.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -254,8 +256,9 @@ def save_checkpoint(
     so that `torch.load(path, weights_only=True)` can read it, which runs no code from the file.
 
     The write is atomic: at every moment `path` is either what it was before or the whole new checkpoint. If writing
-    fails (the disk is full, the process is killed), the old file is still there and whole; after an error no
-    half-written file is left beside it either.
+    fails (the disk is full, the process is killed), the old file is still there and whole; after an error, or Ctrl-C, no
+    other file is left beside it either. Meanwhile the unfinished file has a name that is nobody else's: beside `run.pt`
+    there may be a `run.tmp` of somebody's.
 
     Args:
         path: the file; an old one is replaced.
@@ -265,8 +268,8 @@ def save_checkpoint(
         generators: the generators whose future draws are part of the run, by name, as `seed_everything` returns them.
 
     Raises:
-        ValueError: `step` is negative; the message names it.
-        OSError or RuntimeError: the file could not be written, as PyTorch reports it.
+        ValueError: `step` is negative; the message names it. Nothing has been written then.
+        OSError or RuntimeError: the disk is full, as Python or PyTorch reports it.
 
     Example:
         >>> import tempfile
@@ -321,8 +324,9 @@ def load_checkpoint(
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file cannot be read (it is cut off, or no checkpoint), lacks a part, or does not fit the model,
-            the optimizer or the generators; the message names the path.
+        ValueError: the file cannot be read (it is cut off, or no checkpoint), lacks a part, or does not fit the model
+            (an entry of its state is missing, one too many, or of another shape), the optimizer or the generators; the
+            message names the path.
 
     Example:
         >>> import tempfile

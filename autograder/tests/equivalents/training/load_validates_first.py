@@ -63,7 +63,7 @@ def train_step(
     if max_norm is not None and not max_norm >= 0:
         raise ValueError(f"max_norm must be 0 or more, not {max_norm}")
 
-    optimizer.zero_grad()
+    model.zero_grad()
     mean_loss: Tensor | float = 0.0
     for inputs, targets in microbatches:
         with nullcontext() if autocast_dtype is None else torch.autocast(inputs.device.type, dtype=autocast_dtype):
