@@ -333,10 +333,7 @@ def test_causal_attention_with_any_mask(compare, seed):
         # below the scores. Beside each other they are as before. -1e9 is low enough.
         q[..., 0] = torch.tensor([500.0, -500.0, 500.0, -500.0])
         k[..., 0] = 500.0
-        answers = [lib.einsums.causal_attention(q, k, v, draw.mask(4, 6))]
-        # The same between queries that are hundreds apart, for what gives way sooner.
-        q[..., 0] = torch.tensor([-2.0, 2.0, -4.0, 4.0])
-        answers.append(lib.einsums.causal_attention(q, k, v, draw.mask(4, 6)))
+        attended = lib.einsums.causal_attention(q, k, v, draw.mask(4, 6))
         wrong = [
             (draw(4, 5), draw(6, 4), draw(6, 3), draw.mask(4, 6)),
             (draw(4, 5), draw(6, 5), draw(7, 3), draw.mask(4, 6)),
@@ -344,7 +341,7 @@ def test_causal_attention_with_any_mask(compare, seed):
             (draw(4, 5), draw(6, 5), draw(6, 3), draw.mask(3, 6)),
         ]
         return {
-            "where the scores are far from 0": answers,
+            "where the scores are far from 0": attended,
             "sizes that do not fit": [
                 refusal(lambda case=case: lib.einsums.causal_attention(*case), kinds=REFUSALS) for case in wrong
             ],

@@ -100,7 +100,8 @@ class AdamW(Optimizer):
     def step(  # type: ignore[override]  # one signature for both of the base class's overloads
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
-        loss = closure() if closure else None
+        with torch.enable_grad():
+            loss = closure() if closure else None
         with torch.no_grad():
             self._update()
         return loss
