@@ -380,7 +380,7 @@ def check_state_dtype(observe: Any, name: str, seed: int, num_moments: int) -> N
         assert own == str(dtype), f"{name}: a parameter has another dtype than before."
         if name == "AdamW":
             assert kind != "NoneType", 'AdamW: `self.state[p]["step"]` is missing: it should count the steps of p.'
-            assert kind == "int", f'AdamW: `self.state[p]["step"]` should be an int, not of type {kind}.'
+            assert kind == "int", 'AdamW: `self.state[p]["step"]` should be a Python int.'
             assert count == 3, 'AdamW: `self.state[p]["step"]` is not the number of steps that p has taken.'
 
 
