@@ -9,7 +9,8 @@ documentation. Each docstring below shows the old way and says in words which ax
 - `rearrange(x, "... -> ...")` reorders axes, splits one in two, `(heads d)`, or merges two in one.
 
 `...` stands for any number of leading axes, none included. All functions here work on tensors of any floating-point dtype,
-where they live, and leave their arguments as they are.
+where they live, give a result of the same dtype, and leave their arguments as they are. Where sizes must agree, an axis of
+size 1 may pass for any: PyTorch, and einsum with it, stretches it.
 
 What may be used: einops, softmax, `masked_fill` or `where`, arithmetic (but not `@`), and `.shape`. All other PyTorch is
 the old way.
@@ -279,7 +280,7 @@ def causal_attention(
     """Compute attention, where `mask` says which keys a query may attend to.
 
     softmax(scores) v, where the scores are those of `attention_scores`, and -inf where the mask is False; the softmax is
-    taken over the keys.
+    taken over the keys. Scores may be large: a query's can all lie thousands above 0 or below.
 
     The old way:
 

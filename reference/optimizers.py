@@ -12,7 +12,8 @@ What holds for all three:
 - A parameter whose gradient is None is left alone, and so is its state.
 - `step` may be given a closure that computes the loss anew. It is called once, before the update, with gradients
   enabled, and what it returns is returned.
-- Parameters change in place, without leaving an autograd graph behind; gradients do not change.
+- Parameters change in place: what shares their memory changes with them. No autograd graph is left behind, and gradients
+  do not change.
 - State has the dtype and the device of its parameter.
 """
 
@@ -178,7 +179,8 @@ class AdamW(Optimizer):
     Three things to note: eps is added to the root of the *corrected* second moment; the decay is scaled by lr, touches
     neither g nor the moments, and is taken from the parameter before the step; each parameter counts its own steps.
 
-    State: `self.state[p]["step"]` is t, a Python int. The names of the two moments are yours to choose.
+    State: `self.state[p]["step"]` is t, a Python int. The two moments are two tensors of p's shape beside it, whose names
+    are yours to choose.
 
     Args:
         params: parameters, or parameter groups (dicts) that may override any hyper-parameter.

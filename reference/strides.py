@@ -4,7 +4,8 @@ A tensor is a flat storage, an offset into it, and for each axis a size and a *s
 the storage for one step along that axis. Transposing, slicing, expanding and viewing only write new sizes and strides;
 no element moves. This module works out those numbers by hand, and where it ends, `sliding_windows` uses them.
 
-Strides are counted in elements, not in bytes. Sizes and strides are sequences of ints; what comes back is a tuple.
+Strides are counted in elements, not in bytes. Sizes and strides are sequences of ints, tuples or lists; what comes back is a
+tuple. No function changes what it is given.
 
 `flat_index`, `contiguous_strides`, `is_contiguous` and `view_strides` are plain Python: no PyTorch or NumPy operation may
 be used in them, since a tensor on the `meta` device would answer in their place.

@@ -90,18 +90,18 @@ def train_step(
 
         loss = Σ_i (n_i / Σ_j n_j) · loss_fn(model(inputs_i), targets_i)
 
-    In this order: the gradients of all of the model's parameters are cleared, so that nothing left over from before
-    counts; each microbatch goes forward and backward by itself, so that no more than one microbatch's activations are
-    alive at a time; the gradients are clipped; the optimizer takes its step, with whatever learning rate its groups
-    hold at that moment.
+    In this order: the gradients of the optimizer's parameters are cleared, so that nothing left over from before counts;
+    each microbatch goes forward and backward by itself, so that no more than one microbatch's activations are alive at
+    a time; the gradients are clipped; the optimizer takes its step, with whatever learning rate its groups hold at that
+    moment.
 
     Losses stay on their device until the end: each time the host reads a value (`.item()`, `float()`, `.cpu()`), it waits
     for the device, so that is not done for each microbatch.
 
     Args:
         model: called as `model(inputs)`.
-        optimizer: any optimizer over the model's parameters. It may hold only some of them: the others are not changed,
-            but their gradients are gradients of the model.
+        optimizer: any optimizer over the model's parameters. It may hold only some of them: the others are not changed
+            and whether their old gradients are cleared is open, but their gradients are gradients of the model.
         loss_fn: called as `loss_fn(model(inputs), targets)`; returns the mean over the rows, a 0-d tensor.
         microbatches: pairs `(inputs, targets)`, whose first axis are the rows; the pieces may differ in the number of
             rows, and in the size of a row (such as the length of its sequence).

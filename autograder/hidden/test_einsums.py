@@ -22,8 +22,42 @@ from autograder.probing import refusal
 RTOL = 1e-9
 LEADING = [(), (2,), (2, 3), (2, 1, 3)]  # what `...` stands for
 LED = "with no leading axis, or several"
-# What einops or PyTorch raises where the sizes do not fit will do; so will a check of the student's own.
-REFUSALS = (ValueError, TypeError, RuntimeError, IndexError, EinopsError, AssertionError, jaxtyping.TypeCheckError)
+UNCHANGED = "whether the arguments are as they were"
+# What einops or PyTorch raises where the sizes do not fit will do (einops' layers raise KeyError for another number of axes); so will
+# a check of the student's own, or the arithmetic that it begins with.
+REFUSALS = (
+    *(ValueError, TypeError, RuntimeError, LookupError, ArithmeticError),
+    *(EinopsError, AssertionError, jaxtyping.TypeCheckError),
+)
+
+
+def attention_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Return the scaled dot products: for the problems that may call the student's function, as those below."""
+    return q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+
+
+def sum_hidden(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the last axis."""
+    return x.sum(dim=-1)
+
+
+def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return the heads of the last axis before the sequence; PyTorch refuses a cut that is not even."""
+    return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(-3, -2)
+
+
+def merge_heads(x: torch.Tensor) -> torch.Tensor:
+    """Return the heads side by side in the last axis."""
+    return x.transpose(-3, -2).flatten(start_dim=-2)
+
+
+RELIES_ON = {
+    "einsums.attention_scores": {"sum_hidden": sum_hidden},
+    "einsums.mean_pool": {"sum_hidden": sum_hidden},
+    "einsums.project_heads": {"split_heads": split_heads, "merge_heads": merge_heads},
+    "einsums.bilinear": {"sum_hidden": sum_hidden},
+    "einsums.causal_attention": {"attention_scores": attention_scores, "sum_hidden": sum_hidden},
+}
 
 
 class Numbers:
@@ -44,6 +78,21 @@ class Numbers:
         return mask
 
 
+class Watched:
+    """Calls a function, and notes whether it leaves the tensors that it is given as they are."""
+
+    def __init__(self, function: typing.Callable) -> None:
+        self._function = function
+        self.unchanged: list[bool] = []
+
+    def __call__(self, *arguments: object, **options: object) -> torch.Tensor:
+        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+        before = [x.clone() for x in tensors]
+        result = self._function(*arguments, **options)
+        self.unchanged.append(all(torch.equal(x, copy) for x, copy in zip(tensors, before, strict=True)))
+        return result
+
+
 # --- 5.1 to 5.3: one einsum, two reductions ---
 
 
@@ -55,13 +104,13 @@ def test_attention_scores_of_queries_and_keys(compare, seed, dtype):
 
     def probe(lib):
         draw = Numbers(seed, dtype)
+        scores = Watched(lib.einsums.attention_scores)
         sizes = [(4, 7, 5), (7, 4, 5), (6, 6, 6), (1, 3, 16), (3, 1, 1)]
         return {
-            "with one leading axis": [lib.einsums.attention_scores(draw(2, q, d), draw(2, k, d)) for q, k, d in sizes],
-            LED: [lib.einsums.attention_scores(draw(*axes, 4, 5), draw(*axes, 7, 5)) for axes in LEADING],
-            "two sizes of d": refusal(
-                lambda: lib.einsums.attention_scores(draw(2, 4, 5), draw(2, 7, 6)), kinds=REFUSALS
-            ),
+            "with one leading axis": [scores(draw(2, q, d), draw(2, k, d)) for q, k, d in sizes],
+            LED: [scores(draw(*axes, 4, 5), draw(*axes, 7, 5)) for axes in LEADING],
+            "two sizes of d": refusal(lambda: scores(draw(2, 4, 5), draw(2, 7, 6)), kinds=REFUSALS),
+            UNCHANGED: scores.unchanged,
         }
 
     # bfloat16 keeps 8 bits: three roundings, here or there, are below 0.02; a missing scale is off by 0.5 and more.
@@ -75,11 +124,16 @@ def test_mean_pool_averages_the_sequence(compare, seed):
 
     def probe(lib):
         draw = Numbers(seed)
-        pooled = [
-            lib.einsums.mean_pool(draw(*shape)) for shape in [(3, 4, 5), (4, 4, 4), (1, 1, 1), (2, 1, 3), (1, 6, 2)]
-        ]
-        refused = [refusal(lambda s=s: lib.einsums.mean_pool(draw(*s)), kinds=REFUSALS) for s in [(4, 5), (2, 3, 4, 5)]]
-        return {"of three axes": pooled, "another number of axes than three": refused}
+        mean_pool = Watched(lib.einsums.mean_pool)
+        shapes = [(4,), (4, 5), (2, 3, 4, 5), (1, 4, 5, 1), (1, 2, 3, 4, 5)]
+        return {
+            "of three axes": [mean_pool(draw(*s)) for s in [(3, 4, 5), (4, 4, 4), (1, 1, 1), (2, 1, 3), (1, 6, 2)]],
+            "in the dtype of x": mean_pool(draw(2, 3, 5).float()).dtype,
+            "another number of axes than three": [
+                refusal(lambda s=s: mean_pool(draw(*s)), kinds=REFUSALS) for s in shapes
+            ],
+            UNCHANGED: mean_pool.unchanged,
+        }
 
     compare("einsums.mean_pool", probe, rtol=RTOL)
 
@@ -91,10 +145,12 @@ def test_sum_hidden_sums_the_last_axis(compare, seed):
 
     def probe(lib):
         draw = Numbers(seed)
+        sum_hidden = Watched(lib.einsums.sum_hidden)
         return {
-            LED: [lib.einsums.sum_hidden(draw(*axes, 5)) for axes in LEADING],
-            "of axes of one size": lib.einsums.sum_hidden(draw(4, 4, 4)),
-            "in the dtype of x": lib.einsums.sum_hidden(draw(3, 5).float()).dtype,
+            LED: [sum_hidden(draw(*axes, 5)) for axes in LEADING],
+            "of axes of one size": sum_hidden(draw(4, 4, 4)),
+            "in the dtype of x": sum_hidden(draw(3, 5).float()).dtype,
+            UNCHANGED: sum_hidden.unchanged,
         }
 
     compare("einsums.sum_hidden", probe, rtol=RTOL)
@@ -110,10 +166,17 @@ def test_split_heads_puts_every_number_in_its_place(compare, seed):
 
     def probe(lib):
         draw = Numbers(seed)
-        splits = [lib.einsums.split_heads(draw(2, 5, h * d), h) for h, d in [(3, 4), (4, 3), (4, 4), (1, 6), (6, 1)]]
-        led = [lib.einsums.split_heads(draw(*axes, 5, 12), heads=3) for axes in LEADING]
-        refused = [refusal(lambda h=h: lib.einsums.split_heads(draw(2, 5, 12), h), kinds=REFUSALS) for h in (5, 24)]
-        return {"with one leading axis": splits, LED: led, "a cut that is not even": refused}
+        split_heads = Watched(lib.einsums.split_heads)
+        return {
+            "with one leading axis": [
+                split_heads(draw(2, 5, h * d), h) for h, d in [(3, 4), (4, 3), (4, 4), (1, 6), (6, 1)]
+            ],
+            LED: [split_heads(draw(*axes, 5, 12), heads=3) for axes in LEADING],
+            "a cut that is not even": [
+                refusal(lambda h=h: split_heads(draw(2, 5, 12), h), kinds=REFUSALS) for h in (5, 24, 0)
+            ],
+            UNCHANGED: split_heads.unchanged,
+        }
 
     compare("einsums.split_heads", probe, rtol=0)
 
@@ -121,13 +184,21 @@ def test_split_heads_puts_every_number_in_its_place(compare, seed):
 @number("5.5")
 @weight(1)
 def test_merge_heads_puts_every_number_in_its_place(compare, seed):
-    """merge_heads: for heads ≠ d and heads = d, whatever axes lead."""
+    """merge_heads: for heads ≠ d and heads = d, whatever axes lead; an error if there are fewer than three axes."""
 
     def probe(lib):
         draw = Numbers(seed)
-        merged = [lib.einsums.merge_heads(draw(2, h, 5, d)) for h, d in [(3, 4), (4, 3), (5, 5), (1, 6), (6, 1)]]
-        led = [lib.einsums.merge_heads(draw(*axes, 3, 5, 4)) for axes in LEADING]
-        return {"with one leading axis": merged, LED: led}
+        merge_heads = Watched(lib.einsums.merge_heads)
+        return {
+            "with one leading axis": [
+                merge_heads(draw(2, h, 5, d)) for h, d in [(3, 4), (4, 3), (5, 5), (1, 6), (6, 1)]
+            ],
+            LED: [merge_heads(draw(*axes, 3, 5, 4)) for axes in LEADING],
+            "fewer than three axes": [
+                refusal(lambda s=s: merge_heads(draw(*s)), kinds=REFUSALS) for s in [(5, 4), (4,), ()]
+            ],
+            UNCHANGED: merge_heads.unchanged,
+        }
 
     compare("einsums.merge_heads", probe, rtol=0)
 
@@ -139,8 +210,12 @@ def test_project_heads_multiplies_each_head(compare, seed):
 
     def probe(lib):
         draw = Numbers(seed)
+        project_heads = Watched(lib.einsums.project_heads)
         sizes = [(3, 4, 5), (4, 3, 2), (4, 4, 4), (1, 3, 5), (3, 1, 1)]
-        return [lib.einsums.project_heads(draw(2, 5, heads * d), draw(d, e), heads) for heads, d, e in sizes]
+        return {
+            "with one leading axis": [project_heads(draw(2, 5, h * d), draw(d, e), h) for h, d, e in sizes],
+            UNCHANGED: project_heads.unchanged,
+        }
 
     compare("einsums.project_heads", probe, rtol=RTOL)
 
@@ -153,9 +228,14 @@ def test_project_heads_with_any_leading_axes(compare, seed):
     def probe(lib):
         draw = Numbers(seed)
         projected = [lib.einsums.project_heads(draw(*axes, 5, 12), draw(4, 2), heads=3) for axes in LEADING]
+        single = lib.einsums.project_heads(draw(5, 12).float(), draw(4, 2).float(), 3)
         cases = [(draw(5, 12), draw(3, 2), 3), (draw(5, 12), draw(4, 2), 4), (draw(5, 12), draw(4, 2), 5)]
         refused = [refusal(lambda case=case: lib.einsums.project_heads(*case), kinds=REFUSALS) for case in cases]
-        return {LED: projected, "a matrix that does not fit the heads": refused}
+        return {
+            LED: projected,
+            "in the dtype of the arguments": single.dtype,
+            "a matrix that does not fit the heads": refused,
+        }
 
     compare("einsums.project_heads", probe, rtol=RTOL)
 
@@ -171,13 +251,18 @@ def test_bilinear_multiplies_from_both_sides(compare, seed, case):
 
     def probe(lib):
         draw = Numbers(seed)
+        bilinear = Watched(lib.einsums.bilinear)
         if case == "pairs":
             sizes = [(3, 5), (5, 3), (4, 4), (1, 2)]
-            return [lib.einsums.bilinear(draw(6, i), draw(i, j), draw(6, j)) for i, j in sizes]
-        forms = [lib.einsums.bilinear(draw(*axes, 3), draw(3, 5), draw(*axes, 5)) for axes in LEADING]
+            forms = [bilinear(draw(6, i), draw(i, j), draw(6, j)) for i, j in sizes]
+            return {"of pairs": forms, UNCHANGED: bilinear.unchanged}
         cases = [(draw(6, 4), draw(3, 5), draw(6, 5)), (draw(6, 3), draw(3, 5), draw(6, 4))]
-        refused = [refusal(lambda case=case: lib.einsums.bilinear(*case), kinds=REFUSALS) for case in cases]
-        return {LED: forms, "a size that does not fit": refused}
+        single = bilinear(draw(6, 3).float(), draw(3, 5).float(), draw(6, 5).float())
+        return {
+            LED: [bilinear(draw(*axes, 3), draw(3, 5), draw(*axes, 5)) for axes in LEADING],
+            "in the dtype of the arguments": single.dtype,
+            "a size that does not fit": [refusal(lambda case=case: bilinear(*case), kinds=REFUSALS) for case in cases],
+        }
 
     compare("einsums.bilinear", probe, rtol=RTOL)
 
@@ -189,12 +274,17 @@ def test_patchify_puts_patches_and_pixels_in_reading_order(compare, seed):
 
     def probe(lib):
         draw = Numbers(seed)
+        patchify = Watched(lib.einsums.patchify)
         sizes = [(1, 4, 6, 2), (1, 6, 4, 2), (1, 4, 4, 2), (1, 2, 8, 2)]
         sizes += [(3, 4, 8, 2), (3, 9, 6, 3), (5, 4, 4, 4), (3, 2, 3, 1), (2, 4, 4, 2)]
-        patches = [lib.einsums.patchify(draw(2, c, height, width), p) for c, height, width, p in sizes]
-        cases = [(draw(2, 3, 6, 5), 2), (draw(2, 3, 5, 6), 2), (draw(2, 3, 4, 4), 3)]
-        refused = [refusal(lambda case=case: lib.einsums.patchify(*case), kinds=REFUSALS) for case in cases]
-        return {"of images": patches, "a height or width that is no multiple of the patch": refused}
+        cases = [(draw(2, 3, 6, 5), 2), (draw(2, 3, 5, 6), 2), (draw(2, 3, 4, 4), 3), (draw(2, 4, 3, 3), 2)]
+        return {
+            "of images": [patchify(draw(2, c, height, width), p) for c, height, width, p in sizes],
+            "a height or width that is no multiple of the patch": [
+                refusal(lambda case=case: patchify(*case), kinds=REFUSALS) for case in cases
+            ],
+            UNCHANGED: patchify.unchanged,
+        }
 
     compare("einsums.patchify", probe, rtol=0)
 
@@ -225,18 +315,37 @@ def test_causal_attention_agrees_with_pytorch(observe, seed):
 @number("5.9")
 @weight(1)
 def test_causal_attention_with_any_mask(compare, seed):
-    """causal_attention: any mask, size and dtype; gradients flow, and the arguments stay as they are."""
+    """causal_attention: any mask, size, dtype and size of scores; gradients flow, and the arguments stay as they are."""
 
     def attend(lib, dtype):
-        replies, unchanged = [], []
+        causal_attention = Watched(lib.einsums.causal_attention)
+        replies = []
         for axes, (queries, keys, d, e) in itertools.product(LEADING, [(4, 7, 5, 3), (7, 4, 3, 5), (6, 6, 2, 2)]):
             draw = Numbers(seed + len(axes), dtype)
             arguments = draw(*axes, queries, d), draw(*axes, keys, d), draw(*axes, keys, e), draw.mask(queries, keys)
-            before = [argument.clone() for argument in arguments]
-            attended = lib.einsums.causal_attention(*arguments)
-            replies.append(attended)
-            unchanged += [bool((a == b).all()) for a, b in zip(arguments, before, strict=True)]
-        return {f"in {str(dtype).removeprefix('torch.')}": replies, "whether the arguments are as they were": unchanged}
+            replies.append(causal_attention(*arguments))
+        return {f"in {str(dtype).removeprefix('torch.')}": replies, UNCHANGED: causal_attention.unchanged}
+
+    def attend_far_from_0(lib):
+        draw = Numbers(seed)
+        q, k, v = draw(2, 4, 5), draw(2, 6, 5), draw(2, 6, 3)
+        # All scores of a query lie about 1e5 above 0 or below: there exp is infinite or 0, and no number that is merely low is
+        # below the scores. Beside each other they are as before. -1e9 is low enough.
+        q[..., 0] = torch.tensor([500.0, -500.0, 500.0, -500.0])
+        k[..., 0] = 500.0
+        attended = lib.einsums.causal_attention(q, k, v, draw.mask(4, 6))
+        wrong = [
+            (draw(4, 5), draw(6, 4), draw(6, 3), draw.mask(4, 6)),
+            (draw(4, 5), draw(6, 5), draw(7, 3), draw.mask(4, 6)),
+            (draw(4, 5), draw(6, 5), draw(6, 3), draw.mask(4, 7)),
+            (draw(4, 5), draw(6, 5), draw(6, 3), draw.mask(3, 6)),
+        ]
+        return {
+            "where the scores are far from 0": attended,
+            "sizes that do not fit": [
+                refusal(lambda case=case: lib.einsums.causal_attention(*case), kinds=REFUSALS) for case in wrong
+            ],
+        }
 
     def probe_gradients(lib):
         draw = Numbers(seed)
@@ -249,6 +358,7 @@ def test_causal_attention_with_any_mask(compare, seed):
     for dtype, rtol in {torch.float64: RTOL, torch.float32: 1e-4, torch.bfloat16: 0.03}.items():
         compare("einsums.causal_attention", partial(attend, dtype=dtype), rtol=rtol)
     compare("einsums.causal_attention", probe_gradients, rtol=RTOL)
+    compare("einsums.causal_attention", attend_far_from_0, rtol=RTOL)
 
 
 # --- 5.10 annotations ---

@@ -140,26 +140,37 @@ def check_kind(observe: Any, name: str, seed: int) -> None:
 
 
 def check_groups(observe: Any, name: str, seed: int, overrides: dict[str, tuple[Any, Any]]) -> None:
-    """Check that a group's own value of each hyper-parameter counts; overrides: (of the optimizer, of the group)."""
+    """Check that a group's own value of each hyper-parameter counts, from any step on; overrides: (of the optimizer, of the group)."""
     starts, gradients = starts_and_gradients(seed, steps=5, shapes=((4,), (3,)))
     defaults = {key: default for key, (default, _) in overrides.items()}
 
     def probe(lib: Any) -> Any:
         optimizer_class = getattr(lib.optimizers, name)
+
+        def changed(key: str, own: Any) -> Tensor:
+            p = nn.Parameter(starts[0].clone())
+            optimizer = optimizer_class([p], **defaults)
+            step_through(optimizer, [p], [row[:1] for row in gradients[:2]])
+            optimizer.param_groups[0][key] = own
+            step_through(optimizer, [p], [row[:1] for row in gradients[2:]])
+            return moved([p], starts[:1])[0]
+
         reply = []
         for key, (_, own) in overrides.items():
             mixed = displacements(optimizer_class, starts, gradients, first_group={key: own}, **defaults)
             all_own = displacements(optimizer_class, starts, gradients, **{**defaults, key: own})
             none_own = displacements(optimizer_class, starts, gradients, **defaults)
-            reply.append((mixed, all_own[0], none_own))
+            reply.append((mixed, all_own[0], none_own, changed(key, own)))
         return reply
 
-    reply = observe(f"optimizers.{name}", probe, like=[([VECTOR], VECTOR, [VECTOR])])
-    for key, ((group, rest), all_own, (unchanged, none_own)) in zip(overrides, reply, strict=True):
+    reply = observe(f"optimizers.{name}", probe, like=[([VECTOR], VECTOR, [VECTOR], VECTOR)])
+    for key, ((group, rest), all_own, (unchanged, none_own), in_mid_run) in zip(overrides, reply, strict=True):
         require_close(group, all_own, f"A group's own {key} is not what its parameters are stepped with.")
         require_close(rest, none_own, f"One group's {key} changes how another group's parameters are stepped.")
         # A formula without eps or without decay is judged elsewhere.
         assert key not in ("lr", "betas") or not torch.equal(all_own, unchanged), f"Another {key} makes no difference."
+        sentence = f"When a group's {key} changes between two steps, the steps go on as before: read it at each step."
+        assert torch.equal(all_own, unchanged) or not torch.equal(in_mid_run, unchanged), sentence
 
 
 def check_later_group(observe: Any, name: str, seed: int) -> None:
@@ -239,7 +250,7 @@ def check_changing_lr(observe: Any, name: str, seed: int, how: str, **hyperparam
     )
 
 
-def check_closure(compare: Any, name: str, seed: int) -> None:
+def check_closure(observe: Any, name: str, seed: int) -> None:
     """Check when and how `step` calls its closure, and what it returns."""
     (start,), _ = starts_and_gradients(seed, steps=0, shapes=((4,),))
 
@@ -250,16 +261,29 @@ def check_closure(compare: Any, name: str, seed: int) -> None:
 
         def closure() -> Tensor:
             calls.append((torch.is_grad_enabled(), p.detach().clone()))
-            optimizer.zero_grad()
-            loss = (p**2).sum()
-            loss.backward()
+            with torch.enable_grad():  # what is wrong shows in the calls, and needs no failure
+                optimizer.zero_grad()
+                loss = (p**2).sum()
+                loss.backward()
             return loss
 
         loss = optimizer.step(closure)
-        direction = torch.sign(p.detach() - start)
-        return calls, None if loss is None else torch.as_tensor(loss).item(), direction, optimizer.step()
+        returned = [] if loss is None else [float(torch.as_tensor(loss).item())]
+        return calls, returned, torch.sign(p.detach() - start), optimizer.step() is None
 
-    compare(f"optimizers.{name}", probe)
+    calls, returned, direction, returns_none = observe(
+        f"optimizers.{name}", probe, like=([(True, VECTOR)], [0.0], VECTOR, True)
+    )
+    assert calls, f"{name}: `step` never calls its closure, which computes the gradients."
+    assert len(calls) == 1, f"{name}: `step` calls its closure {len(calls)} times: it is to be called once."
+    assert calls[0][0], f"{name}: `step` calls its closure with gradients switched off."
+    assert torch.equal(calls[0][1], start), f"{name}: the closure is called after the update: it comes before."
+    expected = float((start**2).sum())
+    right_loss = len(returned) == 1 and abs(returned[0] - expected) <= RTOL * expected
+    assert right_loss, f"{name}: `step` does not return what its closure returned."
+    sentence = f"{name}: the step does not go against the gradients that the closure has computed."
+    assert torch.equal(direction, -torch.sign(start)), sentence
+    assert returns_none, f"{name}: without a closure `step` should return None."
 
 
 def check_gradients(compare: Any, name: str, seed: int) -> None:
@@ -278,12 +302,28 @@ def check_gradients(compare: Any, name: str, seed: int) -> None:
     compare(f"optimizers.{name}", probe, rtol=0.0)
 
 
+def check_no_state(observe: Any, name: str, seed: int) -> None:
+    """Check that nothing is remembered; an empty dict for a parameter is nothing."""
+    starts, gradients = starts_and_gradients(seed, steps=2)
+
+    def probe(lib: Any) -> Any:
+        parameters = [nn.Parameter(start.clone()) for start in starts]
+        optimizer = getattr(lib.optimizers, name)(parameters, lr=0.01)
+        step_through(optimizer, parameters, gradients)
+        return sum(len(state) for state in optimizer.state.values())
+
+    kept = observe(f"optimizers.{name}", probe, like=0)
+    assert kept == 0, f"{name}: `self.state` holds something after two steps: this optimizer keeps no state."
+
+
 def check_graph(compare: Any, name: str, seed: int) -> None:
-    """Check that no autograd graph stays behind, even where the gradients have one (as for a second derivative)."""
+    """Check that parameters change in place, and that no autograd graph stays behind, even where the gradients have one (as for a
+    second derivative)."""
     starts, _ = starts_and_gradients(seed, steps=0)
 
     def probe(lib: Any) -> Any:
         parameters = [nn.Parameter(start.clone()) for start in starts]
+        aliases = [p.detach() for p in parameters]
         optimizer = getattr(lib.optimizers, name)(parameters, lr=0.01)
         for _ in range(2):
             loss = torch.stack([(p**3).sum() for p in parameters]).sum()
@@ -291,12 +331,20 @@ def check_graph(compare: Any, name: str, seed: int) -> None:
                 p.grad = gradient
             optimizer.step()
         state = [value for p in parameters for value in optimizer.state[p].values() if isinstance(value, Tensor)]
-        return [(p.requires_grad, p.is_leaf) for p in parameters], any(value.requires_grad for value in state)
+        return {
+            "whether each parameter is a leaf that needs a gradient": [
+                (p.requires_grad, p.is_leaf) for p in parameters
+            ],
+            "whether the state is part of a graph": any(value.requires_grad for value in state),
+            "whether what shares a parameter's memory changes with it": [
+                alias.data_ptr() == p.data_ptr() for alias, p in zip(aliases, parameters, strict=True)
+            ],
+        }
 
     compare(f"optimizers.{name}", probe)
 
 
-def check_state_dtype(compare: Any, name: str, seed: int, num_moments: int) -> None:
+def check_state_dtype(observe: Any, name: str, seed: int, num_moments: int) -> None:
     """Check that what is remembered for each element has the parameter's dtype, and that AdamW counts with an int."""
     dtypes = (torch.float32, torch.bfloat16, torch.float64)
     starts, gradients = starts_and_gradients(seed, steps=3, shapes=((4, 3), (2, 5), (6,)))
@@ -309,14 +357,24 @@ def check_state_dtype(compare: Any, name: str, seed: int, num_moments: int) -> N
         reply = []
         for p in parameters:
             state = optimizer.state[p]
-            moments = [value for value in state.values() if isinstance(value, Tensor) and value.shape == p.shape]
-            found = sorted({str(moment.dtype) for moment in moments})
-            reply.append(
-                (p.dtype, found, min(len(moments), num_moments), state.get("step") if name == "AdamW" else None)
-            )
+            moments = [
+                str(value.dtype) for value in state.values() if isinstance(value, Tensor) and value.shape == p.shape
+            ]
+            step = state.get("step")
+            count = int(step) if isinstance(step, (int, float, Tensor)) else -1
+            reply.append((str(p.dtype), moments, type(step).__name__, count))
         return reply
 
-    compare(f"optimizers.{name}", probe)
+    reply = observe(f"optimizers.{name}", probe, like=[("", [""], "", 0)])
+    for (own, moments, kind, count), dtype in zip(reply, dtypes, strict=True):
+        kept = f"{num_moments} tensors of p's shape" if num_moments > 1 else "a tensor of p's shape"
+        assert len(moments) >= num_moments, f"{name}: after a step `self.state[p]` should hold {kept}."
+        assert set(moments) == {str(dtype)}, f"{name}: state has another dtype than its parameter."
+        assert own == str(dtype), f"{name}: a parameter has another dtype than before."
+        if name == "AdamW":
+            assert kind != "NoneType", 'AdamW: `self.state[p]["step"]` is missing: it should count the steps of p.'
+            assert kind == "int", 'AdamW: `self.state[p]["step"]` should be a Python int.'
+            assert count == 3, 'AdamW: `self.state[p]["step"]` is not the number of steps that p has taken.'
 
 
 def check_resumed(observe: Any, name: str, seed: int, how: str, **hyperparameters: Any) -> None:
@@ -360,12 +418,17 @@ def check_hyperparameters(
         optimizer_class = getattr(lib.optimizers, name)
 
         def build(hyperparameters: dict[str, Any]) -> Callable[[], Any]:
-            return lambda: optimizer_class([nn.Parameter(torch.ones(2))], **hyperparameters)
+            # As `model.parameters()` does, the generator gives its parameters once.
+            return lambda: optimizer_class((nn.Parameter(torch.ones(2)) for _ in range(1)), **hyperparameters)
 
         group = build({})().param_groups[0]
         defaults = {key: tuple(group[key]) if key == "betas" else group[key] for key in names}
         refused = [refusal(build(hyperparameters), names=value) for hyperparameters, value in wrong]
-        return refused, [refusal(build(hyperparameters)) for hyperparameters in right], defaults
+        return {
+            "a value out of its range": refused,
+            "a value within its range": [refusal(build(hyperparameters)) for hyperparameters in right],
+            "the defaults": defaults,
+        }
 
     compare(f"optimizers.{name}", probe)
 
@@ -404,17 +467,19 @@ def test_sgd_reads_lr_from_the_group(observe: Any, seed: int, case: str) -> None
 @weight(0.5)
 @pytest.mark.parametrize("case", ["None gradients", "closure", "gradients", "graph", "hyper-parameters"])
 def test_sgd_is_a_proper_optimizer(compare: Any, observe: Any, seed: int, case: str) -> None:
-    """SGD: None gradients, closures, unchanged gradients, no graph left behind, a negative lr refused."""
+    """SGD: None gradients, closures, unchanged gradients, no state, no graph, changes in place, a negative lr refused."""
     if case == "None gradients":
         check_none_gradients(observe, "SGD", seed)
     elif case == "closure":
-        check_closure(compare, "SGD", seed)
+        check_closure(observe, "SGD", seed)
     elif case == "gradients":
         check_gradients(compare, "SGD", seed)
+        check_no_state(observe, "SGD", seed)
     elif case == "graph":
         check_graph(compare, "SGD", seed)
     else:
-        check_hyperparameters(compare, "SGD", wrong=[({"lr": -0.5}, -0.5), ({"lr": -1e-9}, -1e-9)], right=[{"lr": 0.0}])
+        wrong = [({"lr": -0.5}, -0.5), ({"lr": -1e-9}, -1e-9), ({"lr": -27.0}, -27.0)]
+        check_hyperparameters(compare, "SGD", wrong, right=[{"lr": 0.0}, {"lr": 27.0}])
 
 
 # 8.2 AdaGrad
@@ -483,16 +548,22 @@ def test_adagrad_is_a_proper_optimizer(compare: Any, observe: Any, seed: int, ca
     if case == "None gradients":
         check_none_gradients(observe, "AdaGrad", seed)
     elif case == "closure":
-        check_closure(compare, "AdaGrad", seed)
+        check_closure(observe, "AdaGrad", seed)
     elif case == "gradients":
         check_gradients(compare, "AdaGrad", seed)
     elif case == "graph":
         check_graph(compare, "AdaGrad", seed)
     elif case == "dtype of the state":
-        check_state_dtype(compare, "AdaGrad", seed, num_moments=1)
+        check_state_dtype(observe, "AdaGrad", seed, num_moments=1)
     else:
-        wrong = [({"lr": -0.5}, -0.5), ({"eps": -1e-9}, -1e-9)]
-        check_hyperparameters(compare, "AdaGrad", wrong, right=[{"lr": 0.0}, {"eps": 0.0}])
+        wrong: list[tuple[dict[str, Any], float]] = [
+            ({"lr": -0.5}, -0.5),
+            ({"eps": -1e-9}, -1e-9),
+            ({"lr": -27.0}, -27.0),
+            ({"eps": -27.0}, -27.0),
+            ({"lr": -27.0, "eps": -27.0}, -27.0),
+        ]
+        check_hyperparameters(compare, "AdaGrad", wrong, right=[{"lr": 0.0}, {"eps": 0.0}, {"lr": 27.0, "eps": 27.0}])
 
 
 # 8.3 AdamW
@@ -572,7 +643,7 @@ def test_adamw_steps_do_not_shrink_with_the_gradient(observe: Any, seed: int) ->
 @number("8.3")
 @weight(0.5)
 def test_adamw_reads_hyperparameters_from_the_group(observe: Any, seed: int) -> None:
-    """AdamW: a group may override lr, betas, eps and weight_decay, for itself alone."""
+    """AdamW: a group may override lr, betas, eps and weight_decay, for itself alone, at first or between two steps."""
     overrides = {"lr": (0.01, 0.03), "betas": ((0.9, 0.99), (0.5, 0.6)), "eps": (1e-8, 0.5), "weight_decay": (0.1, 2.0)}
     check_kind(observe, "AdamW", seed)
     check_groups(observe, "AdamW", seed, overrides)
@@ -602,23 +673,23 @@ def test_adamw_follows_a_changing_lr(observe: Any, seed: int, case: str) -> None
 
 @number("8.3")
 @weight(0.5)
-def test_adamw_runs_its_closure(compare: Any, observe: Any, seed: int) -> None:
+def test_adamw_runs_its_closure(observe: Any, seed: int) -> None:
     """AdamW: a closure is called once, before the update, with gradients enabled, and its loss is returned."""
-    check_closure(compare, "AdamW", seed)
+    check_closure(observe, "AdamW", seed)
     check_kind(observe, "AdamW", seed)
 
 
 @number("8.3")
 @weight(0.5)
 @pytest.mark.parametrize("case", ["gradients", "graph", "dtype of the state"])
-def test_adamw_leaves_only_its_state_behind(compare: Any, seed: int, case: str) -> None:
-    """AdamW: gradients stay as they were, no graph stays behind, moments have the parameter's dtype, `step` is an int."""
+def test_adamw_leaves_only_its_state_behind(compare: Any, observe: Any, seed: int, case: str) -> None:
+    """AdamW: changes in place, unchanged gradients, no graph left; moments in the parameter's dtype, an int for `step`."""
     if case == "gradients":
         check_gradients(compare, "AdamW", seed)
     elif case == "graph":
         check_graph(compare, "AdamW", seed)
     else:
-        check_state_dtype(compare, "AdamW", seed, num_moments=2)
+        check_state_dtype(observe, "AdamW", seed, num_moments=2)
 
 
 @number("8.3")
@@ -644,6 +715,9 @@ def test_adamw_refuses_wrong_hyperparameters(compare: Any) -> None:
         ({"betas": (-0.125, 0.999)}, -0.125),
         ({"betas": (0.9, -0.125)}, -0.125),
         ({"betas": (1.5, 0.5)}, 1.5),
+        ({"betas": (-0.125, -0.125)}, -0.125),
+        ({"lr": -27.0}, -27.0),
+        ({"lr": -27.0, "weight_decay": -27.0}, -27.0),
     ]
     right: list[dict[str, Any]] = [
         {"lr": 0.0},
@@ -651,6 +725,8 @@ def test_adamw_refuses_wrong_hyperparameters(compare: Any) -> None:
         {"weight_decay": 0.0},
         {"betas": (0.0, 0.5)},
         {"betas": (0.5, 0.0)},
+        {"betas": (0.9, 0.5)},
+        {"lr": 27.0, "eps": 27.0, "weight_decay": 27.0},
     ]
     check_hyperparameters(compare, "AdamW", wrong, right)
 
@@ -710,6 +786,7 @@ def optimizers_with_state(seed: int) -> list[Any]:
     buffer = torch.zeros(1 + int(torch.randint(20, 90, (), generator=generator)))
     for p in flat.param_groups[0]["params"]:
         flat.state[p] = {"step": 3, "m": buffer[:10], "v": buffer[10:], "t": torch.tensor(1.0)}
+    flat.state["of no parameter"] = {"history": torch.zeros(5, requires_grad=True)}
     return [*built, flat]
 
 

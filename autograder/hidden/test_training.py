@@ -202,19 +202,9 @@ def test_train_step_accumulates_to_one_big_batch(compare, seed, sizes):
 
 @number("10.2")
 @weight(0.5)
-@pytest.mark.parametrize("case", ["three steps", "left from before", "left where the optimizer does not look"])
-def test_train_step_clears_old_gradients(compare, observe, seed, case):
+@pytest.mark.parametrize("case", ["three steps", "left from before"])
+def test_train_step_clears_old_gradients(compare, seed, case):
     """train_step: gradients from before the step do not count."""
-
-    def partly(lib):
-        model, [first, second] = network(seed), rows(seed, 4, 4)
-        watched = model[0].weight  # which the optimizer does not hold
-        [of_second] = torch.autograd.grad(mse(model(second[0]), second[1]), watched)
-        mse(model(first[0]), 3 * first[1]).backward()
-        lib.training.train_step(model, torch.optim.SGD(model[2].parameters(), lr=0.1), mse, [second])
-        left = watched.grad
-        # Who clears after the step as well leaves nothing.
-        return left is None or not left.any() or torch.allclose(left, of_second, rtol=1e-6)
 
     def probe(lib):
         model, [first, *others] = network(seed), rows(seed, 4, 4, 4)
@@ -226,13 +216,7 @@ def test_train_step_clears_old_gradients(compare, observe, seed, case):
             lib.training.train_step(model, optimizer, mse, [batch])
         return moved(model, start)
 
-    if case != "left where the optimizer does not look":
-        compare("training.train_step", probe, rtol=1e-9)
-        return
-    cleared = observe("training.train_step", partly, like=True)
-    assert cleared, (
-        "Gradients of parameters that the optimizer does not hold are not cleared, and count in the next norm."
-    )
+    compare("training.train_step", probe, rtol=1e-9)
 
 
 def moved_to(place: str, batches: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
@@ -294,7 +278,7 @@ def test_train_step_clips_by_the_global_norm(compare, seed, case):
         if case == "without some gradients":
             model[0].requires_grad_(False)
             model.register_parameter("unused", nn.Parameter(torch.ones(3, dtype=torch.float64)))
-        # No gradient is left from before: what is cleared is judged above.
+        # No gradient is left from before, since it is open whether those of the others are cleared.
         held = model[2] if case == "an optimizer of a part" else model
         start = values(held)
         # A loss of this size has gradients of norm 10 to 10,000.
