@@ -6,6 +6,7 @@ may not: a link called memory.py could otherwise show them any file of the machi
 Names are listed first, and only what lies in the package is read: a data set or a virtual environment beside it costs nothing.
 """
 
+import errno
 import os
 import stat
 import zipfile
@@ -37,6 +38,10 @@ class UnreadableSubmission(Exception):
 
 class LeftOut(Exception):
     """Why a file cannot be read, for the student."""
+
+
+class Damaged(LeftOut):
+    """It is a file, and its bytes cannot be had: who is at fault depends on where it lies."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
     except (OSError, ValueError) as error:
         raise UnreadableSubmission(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
     if stat.S_ISDIR(mode):
-        yield _in_folder(path, notes)
+        yield in_folder(path, notes, lambda folder: notes.append(f"{shown(folder)}/ cannot be read, and was left out."))
     elif stat.S_ISREG(mode):
         try:
             archive = zipfile.ZipFile(path)
@@ -174,14 +179,15 @@ def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
         raise UnreadableSubmission(f"{path} is neither a folder nor a zip")
 
 
-def _in_folder(top: Path, notes: list[str]) -> Listing:
-    def unreadable(error: OSError) -> None:
-        folder = PurePosixPath(Path(error.filename).relative_to(top).as_posix())
-        notes.append(f"{shown(folder)}/ cannot be read, and was left out.")
+def in_folder(top: Path, notes: list[str], unreadable: Callable[[PurePosixPath], None]) -> Listing:
+    """List the Python files and archives in the folder `top`; `unreadable` is told of each folder in it that cannot be looked into."""
+
+    def tell(error: OSError) -> None:
+        unreadable(PurePosixPath(Path(error.filename).relative_to(top).as_posix()))
 
     listing = {}
     entries = 0
-    for folder, subfolders, names in os.walk(top, onerror=unreadable):
+    for folder, subfolders, names in os.walk(top, onerror=tell):
         entries += len(subfolders) + len(names)
         if entries > _MOST_ENTRIES:
             notes.append(f"Only the first {_MOST_ENTRIES:,} files were looked at.")
@@ -200,12 +206,16 @@ def _in_folder(top: Path, notes: list[str]) -> Listing:
 def _read_file(path: Path, most: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        raise LeftOut("is a link or cannot be read") from None
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise LeftOut("is not a plain file")
-        return file.read(most)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise LeftOut("is not a plain file")
+            return file.read(most)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise LeftOut("is a link") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise LeftOut("is not a plain file") from None
+        raise Damaged("cannot be read") from None
 
 
 def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
@@ -226,4 +236,4 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> 
         with archive.open(entry) as file:
             return file.read(most)  # bounded here: the size in the directory is the sender's word
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError):
-        raise LeftOut("is damaged or encrypted in the zip") from None
+        raise Damaged("is damaged or encrypted in the zip") from None

@@ -9,20 +9,22 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
 import yaml
 
 from autograder.submission import (
+    Damaged,
     LeftOut,
     Listing,
     Submission,
     UnreadableSubmission,
     find_package,
+    in_folder,
     in_zip,
-    listed,
     shown,
 )
 
@@ -109,23 +111,20 @@ class Files:
         """Return one submission's package.
 
         Raises:
-            UnreadableSubmission: if its folder holds nothing but a zip, and that is none.
+            UnreadableSubmission: if its folder holds nothing but a zip, and that is none, or if the export is damaged.
         """
         notes: list[str] = []
-        with self._listed(id, notes) as listing:
-            submission = find_package(listing, modules, notes)
-            zips = [name for name in listing if name.name.lower().endswith(".zip")]
-            if submission.files or len(zips) != 1:
-                return submission
-            return _read_nested(zips[0], listing[zips[0]], modules)
+        listing = _watched(self._listed(id, notes), _damaged)
+        submission = find_package(listing, modules, notes)
+        zips = [name for name in listing if name.name.lower().endswith(".zip")]
+        if submission.files or len(zips) != 1:
+            return submission
+        return _read_nested(zips[0], listing[zips[0]], modules)
 
-    @contextmanager
-    def _listed(self, id: str, notes: list[str]) -> Iterator[Listing]:
+    def _listed(self, id: str, notes: list[str]) -> Listing:
         if self._archive is None:
-            with listed(self._top / id, notes) as listing:
-                yield listing
-        else:
-            yield in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
+            return in_folder(self._top / id, notes, lambda folder: _damaged(f"{shown(folder)}/ cannot be read"))
+        return in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
 
     def _find_folder(self, path: Path) -> Path:
         level = [path]
@@ -154,6 +153,24 @@ class Files:
                 if inside and folder != _NOISE:
                     folders.setdefault(folder, []).append(entry)
         return prefix, folders
+
+
+def _watched(listing: Listing, tell: Callable[[str], None]) -> Listing:
+    """Return a listing that tells of each file that is damaged, when it is read."""
+
+    def read(name: PurePosixPath, read: Callable[[int], bytes], most: int) -> bytes:
+        try:
+            return read(most)
+        except Damaged as reason:
+            tell(f"{shown(name)} {reason}")
+            raise
+
+    return {name: partial(read, name, original) for name, original in listing.items()}
+
+
+def _damaged(what: str) -> NoReturn:
+    """Refuse a submission of which the export has lost something: the rest would be graded as if it were all."""
+    raise UnreadableSubmission(f"in the export {what}")
 
 
 def _read_nested(name: PurePosixPath, read: Callable[[int], bytes], modules: frozenset[str]) -> Submission:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -196,6 +197,42 @@ def test_a_submission_reads_the_same_from_a_folder_and_from_a_zip(tmp_path, zip_
         assert (
             len(from_zip[2]) == 2 and "larger than 1 MiB" in str(from_zip) and "old.tar was not opened" in str(from_zip)
         )
+
+
+TWO = {"student/memory.py": "x = 1", "student/napkin.py": "y = 1"}
+
+
+@pytest.mark.parametrize("form", ["zip", "file", "folder"])
+def test_damage_in_the_export_is_not_the_students_doing(tmp_path, monkeypatch, form):
+    """What is left of the submission would be graded, and the student would pay for our disk."""
+    export = {"submission_metadata.yml": f"submission_1:\n{PERSON}"}
+    export |= {f"submission_1/{name}": content for name, content in TWO.items()}
+    (tmp_path / "e.zip").write_bytes(zipped(export).replace(b"x = 1", b"x = 2"))
+    files = Files(tmp_path / "e.zip" if form == "zip" else write(tmp_path / "e", export))
+
+    def shut(real, name):
+        def call(path, *arguments, **options):
+            if str(path).endswith(name):
+                raise PermissionError(13, "Permission denied", path)
+            return real(path, *arguments, **options)
+
+        return call
+
+    if form == "file":
+        monkeypatch.setattr(os, "open", shut(os.open, "memory.py"))
+    if form == "folder":
+        monkeypatch.setattr(os, "scandir", shut(os.scandir, "student"))
+    with pytest.raises(
+        UnreadableSubmission, match=f"^in the export student/{'' if form == 'folder' else 'memory.py'} "
+    ):
+        files.read("submission_1", MODULES)
+
+
+def test_damage_in_a_zip_that_was_handed_in_is_the_students_doing(tmp_path):
+    inner = zipped(TWO).replace(b"x = 1", b"x = 2")
+    files = {"submission_metadata.yml": f"submission_1:\n{PERSON}", "submission_1/hw.zip": inner}
+    found = Files(write(tmp_path / "e", files)).read("submission_1", MODULES)
+    assert dict(found.files) == {"napkin.py": b"y = 1"} and "memory.py is damaged" in found.notes[0]
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
