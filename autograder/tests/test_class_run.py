@@ -1,6 +1,7 @@
 """A class is graded whole whatever happens meanwhile: killed workers, a killed grader, a full disk, a second run on the same folder."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from autograder.classroom.export import Files
+from autograder.classroom.folder import pending
 from autograder.classroom.pool import Lost
 from autograder.tests import traces
-from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results, small_tree
+from autograder.tests.classes import GOOD, PART, SLOW, WRONG, export, grades, results, small_tree
 from autograder.tests.handed_in import reference
 from autograder.tests.running import Command, run, started
 
@@ -198,13 +201,33 @@ def test_nobody_is_graded_if_the_reference_does_not_get_full_marks(shared):
     assert not list((shared / "nobody-out").glob("results/*"))
 
 
-def test_grades_of_another_version_of_the_grader_are_not_mixed(shared, mixed):
-    folder = shared / "other"
-    folder.mkdir()
-    tree = small_tree(folder)
-    (tree / "autograder" / "settings.toml").write_text("seed = 1\ntotal_seconds = 480\n", encoding="utf-8")
-    code, out, err = run("class", shared / "mixed", "--out", mixed, tree=tree)
+@pytest.fixture(scope="module")
+def hurried(shared) -> Path:
+    """A grader that gives a submission little time: by that another version."""
+    (shared / "hurried").mkdir()
+    tree = small_tree(shared / "hurried")
+    settings = tree / "autograder" / "settings.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("total_seconds = 480", "total_seconds = 8"), encoding="utf-8")
+    return tree
+
+
+def test_grades_of_another_version_of_the_grader_are_not_mixed(shared, mixed, hurried):
+    code, out, err = run("class", shared / "mixed", "--out", mixed, tree=hurried)
     assert code == 2 and "another version of the grader" in err and len(err.splitlines()) == 1
+
+
+def test_who_runs_out_of_the_total_time_has_no_grade_and_is_tried_again(shared, hurried):
+    folder, out = export(shared / "late", {"submission_1": SLOW}), shared / "late-out"
+    code, printed, err = run("class", folder, "--out", out, tree=hurried)
+    assert code == 2 and "0 of 1 submissions graded" in printed
+    assert err.splitlines()[-1] == f"class: nobody has a grade: {out}/grades.csv says why"
+    assert re.search(r"^submission_1: unfinished: \d+ of 15 tests were run within 8 seconds", err, re.MULTILINE), err
+    (line,) = grades(out).values()
+    assert (line["Status"], line["Total Score"], line["4.2 strides.flat_index"]) == ("unfinished", "", "")
+    assert "within 8 seconds" in line["Why not graded"] and "within 8 seconds" in (out / "report.html").read_text()
+    assert len((out / "canvas.csv").read_text().splitlines()) == 2
+    assert pending(Files(folder), out, ["submission_1"], frozenset({PART})) == ["submission_1"]
 
 
 @pytest.mark.parametrize(
