@@ -12,7 +12,7 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +24,12 @@ _MOST_BYTES = 1 << 20  # of one file
 _MOST_BYTES_IN_ALL = 16 << 20
 _DEEPEST = 8
 _MOST_NOTES = 20  # on archives
+_MOST_NAMED = 3
 _LONGEST_NAME = 255  # bytes; what file systems allow
 _NOISE = frozenset({"__MACOSX", "__pycache__", "site-packages", "node_modules", "dist", "build"})
-_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 
-# Each Python file and each archive, with what reads so many bytes of it at most.
+# Each Python file, notebook and archive, with what reads so many bytes of it at most.
 Listing = Mapping[PurePosixPath, Callable[[int], bytes]]
 
 
@@ -86,7 +87,8 @@ def read_submission(path: Path, modules: frozenset[str]) -> Submission:
 def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) -> Submission:
     """Find the package among the files of `listing`, as `read_submission` does; add to `notes` what is left out."""
     sources = [name for name in listing if name.suffix == ".py"]
-    for archive in sorted(listing.keys() - set(sources))[:_MOST_NOTES]:  # for those who have packed their files twice
+    packed = sorted(name for name in listing if name.name.lower().endswith(ARCHIVES))
+    for archive in packed[:_MOST_NOTES]:  # for those who have packed their files twice
         notes.append(f"{shown(archive)} was not opened: if your files are in it, unpack it and hand in what it holds.")
     counts = Counter(name.parent for name in sources if name.stem in modules)
     if not counts:
@@ -94,6 +96,9 @@ def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) ->
         meant = (name.parent if name.name == "__init__.py" else name for name in sources)
         counts = Counter(name.parent for name in meant if name.stem.lower() in modules)
     if not counts:
+        if others := sorted(listing.keys() - set(packed)):
+            such = f"{min(modules)}.py"
+            notes.append(f"No file is called as one of the assignment's is, such as {such}: there is {few(others)}.")
         return Submission({}, "", tuple(notes))
 
     def preference(folder: PurePosixPath) -> tuple[bool, int, int, str]:
@@ -140,8 +145,14 @@ def shown(name: PurePosixPath) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in str(name))[:1000]
 
 
+def few(names: Sequence[PurePosixPath]) -> str:
+    """Return some of these paths, as `shown`, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(map(shown, names[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
 def _of_interest(name: str) -> bool:
-    return name.endswith(".py") or name.lower().endswith(_ARCHIVES)
+    return name.lower().endswith((".py", ".ipynb", *ARCHIVES))
 
 
 def _wanted(name: PurePosixPath) -> bool:
@@ -153,7 +164,7 @@ def _wanted(name: PurePosixPath) -> bool:
 
 @contextmanager
 def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
-    """Yield the Python files and archives in the folder or zip at `path`, which stays open as long; add to `notes` what cannot be looked at.
+    """Yield the Python files, notebooks and archives in the folder or zip at `path`, which stays open as long; add to `notes` what cannot be looked at.
 
     Raises:
         UnreadableSubmission: if there is nothing at `path`, or it is neither a folder nor a zip.
@@ -180,7 +191,7 @@ def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
 
 
 def in_folder(top: Path, notes: list[str], unreadable: Callable[[PurePosixPath], None]) -> Listing:
-    """List the Python files and archives in the folder `top`; `unreadable` is told of each folder in it that cannot be looked into."""
+    """List the Python files, notebooks and archives in the folder `top`; `unreadable` is told of each folder in it that cannot be looked into."""
 
     def tell(error: OSError) -> None:
         unreadable(PurePosixPath(Path(error.filename).relative_to(top).as_posix()))
@@ -219,7 +230,7 @@ def _read_file(path: Path, most: int) -> bytes:
 
 
 def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
-    """List the Python files and archives among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
+    """List the Python files, notebooks and archives among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
     listing = {}
     for entry in entries:
         if _of_interest(entry.filename):

@@ -17,11 +17,13 @@ from typing import NoReturn
 import yaml
 
 from autograder.submission import (
+    ARCHIVES,
     Damaged,
     LeftOut,
     Listing,
     Submission,
     UnreadableSubmission,
+    few,
     find_package,
     in_folder,
     in_zip,
@@ -111,15 +113,20 @@ class Files:
         """Return one submission's package.
 
         Raises:
-            UnreadableSubmission: if its folder holds nothing but a zip, and that is none, or if the export is damaged.
+            UnreadableSubmission: if its files may be in what cannot be opened, or if the export is damaged.
         """
         notes: list[str] = []
         listing = _watched(self._listed(id, notes), _damaged)
         submission = find_package(listing, modules, notes)
         zips = [name for name in listing if name.name.lower().endswith(".zip")]
-        if submission.files or len(zips) != 1:
-            return submission
-        return _read_nested(zips[0], listing[zips[0]], modules)
+        if not submission.files and len(zips) == 1:
+            nested = _read_nested(zips[0], listing.pop(zips[0]), modules)
+            if nested.files:
+                return nested
+            submission = find_package(listing, modules, list(nested.notes))  # what lies beside the zip
+        if not submission.files:
+            _check_opened(listing)
+        return submission
 
     def _listed(self, id: str, notes: list[str]) -> Listing:
         if self._archive is None:
@@ -155,7 +162,7 @@ class Files:
         return prefix, folders
 
 
-def _watched(listing: Listing, tell: Callable[[str], None]) -> Listing:
+def _watched(listing: Listing, tell: Callable[[str], None]) -> dict[PurePosixPath, Callable[[int], bytes]]:
     """Return a listing that tells of each file that is damaged, when it is read."""
 
     def read(name: PurePosixPath, read: Callable[[int], bytes], most: int) -> bytes:
@@ -179,12 +186,27 @@ def _read_nested(name: PurePosixPath, read: Callable[[int], bytes], modules: fro
         content = read(_MOST_NESTED + 1)
         if len(content) > _MOST_NESTED:
             raise UnreadableSubmission(f"{shown(name)} is larger than {_MOST_NESTED >> 20} MiB")
+        damaged: list[str] = []
         with zipfile.ZipFile(io.BytesIO(content)) as nested:
-            return find_package(in_zip(nested, nested.infolist()), modules, [])
+            listing = _watched(in_zip(nested, nested.infolist()), damaged.append)
+            submission = find_package(listing, modules, [])
+        if not submission.files:
+            if damaged:
+                raise UnreadableSubmission(f"in {shown(name)} {damaged[0]}")
+            _check_opened(listing, f"in {shown(name)} ")
+        return submission
     except LeftOut as reason:
         raise UnreadableSubmission(f"{shown(name)} {reason}") from None
     except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
         raise UnreadableSubmission(f"{shown(name)} is not a zip that can be read ({error})") from None
+
+
+def _check_opened(listing: Listing, place: str = "") -> None:
+    """Refuse a submission without files if there are archives that may hold them."""
+    if archives := sorted(name for name in listing if name.name.lower().endswith(ARCHIVES)):
+        raise UnreadableSubmission(
+            f"{place}{few(archives)} was not opened: a zip is, if it is the only one and in no other"
+        )
 
 
 def _may_hold(path: Path) -> bool:

@@ -26,7 +26,7 @@ class Record:
 
     submission: str  # "submission_123"
     status: Status
-    detail: str  # one line: why there is no grade
+    detail: str  # one line: why there is no grade, or nothing to grade
     grade: Grade
     seconds: float  # that grading took
     digest: str  # of the files that were graded

@@ -34,6 +34,7 @@ from autograder.submission import Submission, UnreadableSubmission, read_submiss
 from handout.problems import Assignment
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_MOST_NOTES = 3  # in the line that says why there are no files
 # Where a child finds its files: another place in each run, and of no interest.
 _PLACES = re.compile(r"/[^\s\"']*/accounting-grader-\w+/(submission/[0-9a-f]{16}|cells/child\d+)")
 
@@ -172,7 +173,9 @@ def _outcome(submission: Submission, grade: Grade) -> tuple[Status, str]:
     if not grade.finished:  # the rows that were not run count 0, which is no mark
         of_all = f"{grade.rows_run} of {len(grade.rows)} tests"
         return "unfinished", f"{of_all} were run within {load_settings().total_seconds:g} seconds"
-    return ("graded" if submission.files else "no files"), ""
+    if not submission.files:
+        return "no files", " ".join(submission.notes[:_MOST_NOTES]) or "there is no Python file in it"
+    return "graded", ""
 
 
 def _shape(sandbox: Sandbox, sources: Any) -> list[int]:

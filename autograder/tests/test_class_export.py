@@ -235,6 +235,50 @@ def test_damage_in_a_zip_that_was_handed_in_is_the_students_doing(tmp_path):
     assert dict(found.files) == {"napkin.py": b"y = 1"} and "memory.py is damaged" in found.notes[0]
 
 
+def encrypted(archive: bytes) -> bytes:
+    data = bytearray(archive)
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        data[data.index(signature) + flags] |= 1
+    return bytes(data)
+
+
+HW = zipped({"student/memory.py": "z = 1"})
+NOT_OPENED = "was not opened: a zip is, if it is the only one and in no other"
+NOTHING = "No file is called as one of the assignment's is, such as memory.py: there is"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"hw.zip": HW, "hw (1).zip": HW}, f"hw (1).zip, hw.zip {NOT_OPENED}"),
+        ({f"{i}.zip": HW for i in range(9)}, f"0.zip, 1.zip, 2.zip and 6 more {NOT_OPENED}"),
+        ({"student.tar.gz": b"\x1f\x8b", "a/main.py": "x"}, f"student.tar.gz {NOT_OPENED}"),
+        ({"hw.zip": zipped({"inner.zip": HW})}, f"in hw.zip inner.zip {NOT_OPENED}"),
+        ({"hw.zip": zipped({"main.py": "x"}), "a.rar": b"Rar!"}, f"a.rar {NOT_OPENED}"),
+        ({"hw.zip": encrypted(HW)}, "in hw.zip student/memory.py is damaged or encrypted in the zip"),
+        ({"hw.zip": HW.replace(b"z = 1", b"z = 2")}, "in hw.zip student/memory.py is damaged or encrypted in the zip"),
+        ({"napkin (1).py": "x", "README.txt": "x"}, f"{NOTHING} napkin (1).py."),
+        ({"NAPKIN.PY": "x"}, f"{NOTHING} NAPKIN.PY."),
+        ({"student.ipynb": "{}", "napkin.ipynb": "{}"}, f"{NOTHING} napkin.ipynb, student.ipynb."),
+        ({f"{i}.py": "" for i in range(9)}, f"{NOTHING} 0.py, 1.py, 2.py and 6 more."),
+        ({"hw.zip": zipped({"main.py": "x"}), "napkin (1).py": ""}, f"{NOTHING} main.py. {NOTHING} napkin (1).py."),
+        ({"memory.py": "#" * (1 << 20) + "#"}, "memory.py is larger than 1 MiB, and was left out."),
+        ({"report.pdf": "x"}, ""),
+    ],
+)
+def test_what_was_handed_in_instead_of_the_assignment_is_named(tmp_path, files, said):
+    """What cannot be opened may be all of it: no grade. What can be, and is something else, is a grade of 0, and why."""
+    named = {f"submission_1/{name}": content for name, content in files.items()}
+    opened = Files(write(tmp_path / "e", {"submission_metadata.yml": f"submission_1:\n{PERSON}", **named}))
+    if said.startswith((NOTHING, "memory.py")) or not said:
+        found = opened.read("submission_1", MODULES)
+        assert (dict(found.files), " ".join(found.notes)) == ({}, said)
+    else:
+        with pytest.raises(UnreadableSubmission) as error:
+            opened.read("submission_1", MODULES)
+        assert str(error.value) == said
+
+
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -21,7 +21,7 @@ MIXED = {
     "submission_1": GOOD,
     "submission_2": WRONG,
     "submission_3": {"hw.zip": b"PK\3\4 cut off"},
-    "submission_4": {},
+    "submission_4": {"student/strides (1).py": reference("strides"), "work.ipynb": b"{}"},
     "submission_5": {"student/strides.py": b"def broken(:\n"},
     "submission_6": {"student/strides.py": b"raise SystemExit(0)\n"},
     "submission_7": {"student/strides.py": b"x = " + b"(" * 5000 + b")" * 5000},
@@ -57,6 +57,8 @@ def test_one_bad_submission_costs_only_itself(mixed):
     }
     assert lines["submission_2"]["4.2 strides.flat_index"] == "0"
     assert lines["submission_1"]["SID"] == "0000" and lines["submission_1"]["Email"] == "s0000@x.edu"
+    assert "there is student/strides (1).py, work.ipynb." in lines["submission_4"]["Why not graded"]
+    assert "there is student/strides (1).py, work.ipynb." in (mixed / "report.html").read_text(encoding="utf-8")
     assert "not a folder" in lines["submission_3"]["Why not graded"] or "zip" in lines["submission_3"]["Why not graded"]
 
 
