@@ -195,7 +195,7 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     assignment = load_assignment()
     records = {}
     for submission in handed_in:
-        if record := load(folder, submission.id):
+        if submission.has_files and (record := load(folder, submission.id)):  # else it is of files that are gone
             records[submission.id] = record
     students = lines(handed_in, records, marks)
     write_grades(folder, students, assignment, problems_of(records, assignment))

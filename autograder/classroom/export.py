@@ -8,7 +8,7 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -60,7 +60,7 @@ class HandedIn:
     id: str  # the name of its folder, "submission_123"
     students: tuple[Student, ...]
     created_at: str
-    has_files: bool  # False: the metadata names it, but there is no folder
+    has_files: bool  # False: the metadata names it, but the export has no file of it
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,16 @@ class Files:
         """Look where the folders are.
 
         Raises:
-            BadExport: if there is no metadata at or below `path`, or it cannot be read.
+            BadExport: if there is no metadata at or below `path`, or more than one, or it cannot be read.
         """
         self.path = path
         try:
             if path.is_dir():
                 self._archive: zipfile.ZipFile | None = None
                 self._top = self._find_folder(path)
-                self.ids = frozenset(
-                    child.name for child in self._top.iterdir() if child.is_dir() and not child.is_symlink()
-                )
             elif path.is_file():
                 self._archive = zipfile.ZipFile(path)
-                self._prefix, self._entries = self._index(self._archive)
-                self.ids = frozenset(self._entries)
+                self._prefix, self._metadata, self._entries = self._index(self._archive)
             else:
                 raise BadExport(f"there is no folder and no file at {path}")
         except (zipfile.BadZipFile, NotImplementedError) as error:
@@ -99,12 +95,26 @@ class Files:
         except (OSError, ValueError) as error:
             raise BadExport(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
 
+    def ids(self) -> frozenset[str]:
+        """Return the names of the folders that hold a file, of whatever kind: not every zip knows of empty ones.
+
+        Raises:
+            BadExport: if they cannot be looked up.
+        """
+        if self._archive is not None:
+            return frozenset(self._entries)
+        try:
+            folders = [child for child in self._top.iterdir() if child.is_dir() and not child.is_symlink()]
+        except OSError as error:
+            raise BadExport(f"{self.path} cannot be read: {error.strerror}") from None
+        return frozenset(folder.name for folder in folders if _holds_a_file(folder))
+
     def metadata(self) -> bytes:
         """Return the YAML."""
         try:
             if self._archive is None:
                 return (self._top / _METADATA).read_bytes()
-            with self._archive.open(f"{self._prefix}{_METADATA}") as file:
+            with self._archive.open(self._metadata) as file:
                 return file.read(_MOST_METADATA)
         except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
             raise BadExport(f"{_METADATA} in {self.path} cannot be read: {error}") from None
@@ -134,32 +144,47 @@ class Files:
         return in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
 
     def _find_folder(self, path: Path) -> Path:
-        level = [path]
+        found, level = [], [path]
         for _ in range(_DEEPEST):
-            for folder in level:
-                if (folder / _METADATA).is_file():
-                    return folder
-            level = [child for folder in level for child in sorted(folder.iterdir()) if _may_hold(child)]
-        raise BadExport(f'there is no {_METADATA} in {path}: is it what Gradescope\'s "Export Submissions" gave?')
+            here = [folder for folder in level if (folder / _METADATA).is_file()]
+            found += here
+            others = [folder for folder in level if folder not in here]
+            level = [child for folder in others for child in sorted(folder.iterdir()) if _may_hold(child)]
+        return path / self._only(PurePosixPath(folder.relative_to(path)) for folder in found)
 
-    def _index(self, archive: zipfile.ZipFile) -> tuple[str, dict[str, list[zipfile.ZipInfo]]]:
-        """Return the name of the folder that the metadata is in, and the entries of each folder beside it."""
-        entries = archive.infolist()
-        found = [PurePosixPath(entry.filename) for entry in entries if entry.filename.split("/")[-1] == _METADATA]
-        found = [path for path in found if len(path.parts) <= _DEEPEST and _NOISE not in path.parts]
-        if not found:
-            raise BadExport(
-                f'there is no {_METADATA} in {self.path}: is it what Gradescope\'s "Export Submissions" gave?'
-            )
-        top = min(found, key=lambda path: (len(path.parts), str(path))).parent
+    def _index(self, archive: zipfile.ZipFile) -> tuple[str, zipfile.ZipInfo, dict[str, list[zipfile.ZipInfo]]]:
+        """Return the name of the folder that the metadata is in, its entry, and the entries of each folder beside it."""
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        for entry in entries:  # some programs begin each name so
+            entry.filename = re.sub(r"^(\./+)+", "", entry.filename)
+        named = [(PurePosixPath(each.filename), each) for each in entries if each.filename.endswith(_METADATA)]
+        metadata = {
+            path.parent: entry
+            for path, entry in named
+            if path.name == _METADATA and len(path.parts) <= _DEEPEST and _NOISE not in path.parts
+        }
+        inside = {place for place in metadata if metadata.keys() & set(place.parents)}  # a student's file of that name
+        top = self._only(sorted(metadata.keys() - inside))
         prefix = "" if top == PurePosixPath() else f"{top}/"
         folders: dict[str, list[zipfile.ZipInfo]] = {}
         for entry in entries:
             if entry.filename.startswith(prefix):
-                folder, inside, _ = entry.filename[len(prefix) :].partition("/")
-                if inside and folder != _NOISE:
+                folder, below, _ = entry.filename[len(prefix) :].partition("/")
+                if below and folder != _NOISE:
                     folders.setdefault(folder, []).append(entry)
-        return prefix, folders
+        return prefix, metadata[top], folders
+
+    def _only(self, found: Iterable[PurePosixPath]) -> PurePosixPath:
+        """Return the one place of an export."""
+        places = list(found)
+        if not places:
+            raise BadExport(
+                f'there is no {_METADATA} in {self.path}: is it what Gradescope\'s "Export Submissions" gave?'
+            )
+        if len(places) > 1:
+            named = " and in ".join(map(shown, places[:2]))
+            raise BadExport(f"{self.path} holds more than one export, in {named}: name one of them")
+        return places[0]
 
 
 def _watched(listing: Listing, tell: Callable[[str], None]) -> dict[PurePosixPath, Callable[[int], bytes]]:
@@ -209,6 +234,12 @@ def _check_opened(listing: Listing, place: str = "") -> None:
         )
 
 
+def _holds_a_file(folder: Path) -> bool:
+    """Tell whether there is a file in a folder, or part of it cannot be looked into, which is seen when it is read."""
+    unreadable: list[OSError] = []
+    return any(names for _, _, names in os.walk(folder, onerror=unreadable.append)) or bool(unreadable)
+
+
 def _may_hold(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink() and path.name != _NOISE and not path.name.startswith(".")
 
@@ -220,7 +251,8 @@ def read_export(files: Files) -> Export:
         BadExport: if the metadata cannot be read at all, or names no submission.
     """
     entries, warnings = parse_metadata(files.metadata().decode("utf-8-sig", "replace"))
-    for id in sorted(files.ids - set(entries)):
+    there = files.ids()
+    for id in sorted(there - set(entries)):
         if _FOLDER.fullmatch(id):
             warnings.append(f"{id} is not in {_METADATA}: it is graded, but nobody knows whose it is")
             entries[id] = ((), "")
@@ -231,9 +263,9 @@ def read_export(files: Files) -> Export:
         if not _names_a_folder(id):
             warnings.append(f"{id[:100]!r} in {_METADATA} names no folder of the export: it is left out")
             continue
-        if id not in files.ids:
-            warnings.append(f"{id} is in {_METADATA}, but there is no folder of that name")
-        handed_in.append(HandedIn(id, students, created_at, id in files.ids))
+        if id not in there:
+            warnings.append(f"{id} is in {_METADATA}, but the export has no file of it")
+        handed_in.append(HandedIn(id, students, created_at, id in there))
     if not handed_in:
         raise BadExport(f"{_METADATA} in {files.path} names no submission")
     seen: dict[str, str] = {}  # by id and by email: a name may be spelled in two ways

@@ -99,13 +99,15 @@ def test_what_is_no_metadata_is_refused(tmp_path, text):
 # Folders and zips
 
 EXPORT = {
-    "submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n  :submitters: []\nsubmission_3:\n  :submitters: []\n",
+    "submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n  :submitters: []\nsubmission_3:\n  :submitters: []\n"
+    "submission_5:\n  :submitters: []\n",
     ".DS_Store": b"\0",
     "submission_1/student/memory.py": "x = 1",
     "submission_1/.DS_Store": b"\0",
     "submission_1/__MACOSX/._memory.py": b"\0",
     "submission_2/hw.zip": b"PK\3\4 cut off",
     "submission_4/napkin.py": "y = 1",
+    "submission_5/": b"",
 }
 
 
@@ -117,20 +119,40 @@ def zipped(files: dict[str, str | bytes], prefix: str = "") -> bytes:
     return data.getvalue()
 
 
-@pytest.fixture(params=["folder", "folder in a folder", "zip", "zip without its folder", "zip made again on a Mac"])
+@pytest.fixture(
+    params=[
+        "folder",
+        "folder in a folder",
+        "zip",
+        "zip without its folder",
+        "zip made again on a Mac",
+        "zip by another program",
+    ]
+)
 def exported(request, tmp_path) -> Path:
     """An export in each form that it comes in."""
     if request.param == "folder":
-        return write(tmp_path / "e", EXPORT)
+        return unpacked(tmp_path / "e", EXPORT)
     if request.param == "folder in a folder":
-        write(tmp_path / "e" / "assignment_5_export", EXPORT)
+        unpacked(tmp_path / "e" / "assignment_5_export", EXPORT)
         return tmp_path / "e"
     files, prefix = EXPORT, "" if "without" in request.param else "assignment_5_export/"
     if "Mac" in request.param:
         noise = {"__MACOSX/._submission_1": b"\0", "__MACOSX/submission_metadata.yml": b"\0"}
         files = {**noise, **EXPORT}
+    if "another" in request.param:  # one whose names begin with ./, and not all of them
+        prefix = ""
+        files = {("./" if "2" not in name else "") + name: content for name, content in EXPORT.items()}
     (tmp_path / "e.zip").write_bytes(zipped(files, prefix))
     return tmp_path / "e.zip"
+
+
+def unpacked(folder: Path, files: dict[str, str | bytes]) -> Path:
+    """Write files, and the folders whose names end in a slash."""
+    for name in files:
+        if name.endswith("/"):
+            (folder / name).mkdir(parents=True)
+    return write(folder, {name: content for name, content in files.items() if not name.endswith("/")})
 
 
 def read(path: Path) -> tuple[Files, Export]:
@@ -145,8 +167,9 @@ def test_every_form_of_an_export_reads_the_same(exported):
         ("submission_2", 0, True),
         ("submission_3", 0, False),
         ("submission_4", 0, True),
+        ("submission_5", 0, False),
     ]
-    assert [warning.split()[0] for warning in export.warnings] == ["submission_4", "submission_3"]
+    assert [warning.split()[0] for warning in export.warnings] == ["submission_4", "submission_3", "submission_5"]
     assert dict(files.read("submission_1", MODULES).files) == {"memory.py": b"x = 1"}
     assert dict(files.read("submission_4", MODULES).files) == {"napkin.py": b"y = 1"}
     with pytest.raises(UnreadableSubmission):
@@ -301,6 +324,22 @@ def test_what_is_no_export_is_refused_with_one_line(tmp_path, kind):
     with pytest.raises(BadExport) as error:
         read_export(Files(path))
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+@pytest.mark.parametrize("places", [("a", "b"), ("a", "b/c"), ("", "submission_1"), ("a", "a/submission_1")])
+def test_two_exports_in_one_place_are_refused_and_named(tmp_path, places, as_zip):
+    """But a file of that name which a student handed in is no export."""
+    metadata = {f"{place}/submission_metadata.yml".lstrip("/"): f"submission_1:\n{PERSON}" for place in places}
+    write(tmp_path / "e", metadata)
+    (tmp_path / "e.zip").write_bytes(zipped(metadata))
+    path = tmp_path / ("e.zip" if as_zip else "e")
+    if "submission_1" in places[1]:
+        assert [one.id for one in read(path)[1].handed_in] == ["submission_1"]
+        return
+    with pytest.raises(BadExport) as error:
+        read(path)
+    assert f"{path} holds more than one export, in {places[0]} and in {places[1]}" in str(error.value)
 
 
 def test_submissions_are_in_the_order_of_their_numbers(tmp_path):

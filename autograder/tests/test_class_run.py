@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -25,6 +26,7 @@ MIXED = {
     "submission_5": {"student/strides.py": b"def broken(:\n"},
     "submission_6": {"student/strides.py": b"raise SystemExit(0)\n"},
     "submission_7": {"student/strides.py": b"x = " + b"(" * 5000 + b")" * 5000},
+    "submission_8": {},
 }
 
 
@@ -40,7 +42,7 @@ def mixed(shared, tree) -> Path:
         "submission_3",
         "submission_4",
     ]
-    assert "6 of 7 submissions graded" in printed
+    assert "6 of 8 submissions graded" in printed
     return out
 
 
@@ -54,6 +56,7 @@ def test_one_bad_submission_costs_only_itself(mixed):
         "submission_5": ("graded", "0"),
         "submission_6": ("graded", "0"),
         "submission_7": ("graded", "0"),
+        "submission_8": ("no folder", ""),
     }
     assert lines["submission_2"]["4.2 strides.flat_index"] == "0"
     assert lines["submission_1"]["SID"] == "0000" and lines["submission_1"]["Email"] == "s0000@x.edu"
@@ -64,7 +67,7 @@ def test_one_bad_submission_costs_only_itself(mixed):
 
 def test_every_submission_has_a_results_file_that_says_what_it_is(mixed):
     found = results(mixed)
-    assert set(found) == set(MIXED)
+    assert set(found) == set(MIXED) - {"submission_8"}
     assert found["submission_3"]["extra_data"]["status"] == "unreadable"
     assert {test["score"] for test in found["submission_3"]["tests"]} == {0}
     lost = [test for test in found["submission_2"]["tests"] if test["status"] == "failed"]
@@ -146,10 +149,13 @@ def test_a_dead_worker_costs_only_its_own_submission_which_the_next_run_tries_ag
     assert (lines["submission_2"]["Status"], lines["submission_2"]["Total Score"]) == ("graded", "13")
     before = files(out)
     export(folder, {"submission_1": GOOD, "submission_2": GOOD, "submission_3": WRONG})
-    code, _, err = run("class", folder, "--out", out, tree=tree)
-    assert code == 0, err
-    assert [line["Total Score"] for line in grades(out).values()] == ["13", "13", "12"]
-    assert files(out)["submission_2"] == before["submission_2"]
+    shutil.rmtree(folder / "submission_2")
+    code, printed, err = run("class", folder, "--out", out, tree=tree)
+    assert code == 0 and "2 of 3 submissions graded" in printed, err
+    lines = grades(out)
+    assert [line["Total Score"] for line in lines.values()] == ["13", "", "12"], "a grade of files that are not there"
+    assert lines["submission_2"]["Status"] == "no folder"
+    assert files(out)["submission_2"] == before["submission_2"], "what was graded once is kept"
 
 
 def test_a_second_run_on_one_folder_is_refused_and_names_the_first(shared, tree):
