@@ -4,11 +4,13 @@ The YAML is written by Ruby and holds what students printed, so it is not always
 of scores is no concern of ours. Scalars are taken as text: an id of 00123 is no number.
 """
 
+import base64
 import io
 import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,6 +18,7 @@ from typing import NoReturn
 
 import yaml
 
+from autograder.classroom.progress import printable
 from autograder.submission import (
     ARCHIVES,
     Damaged,
@@ -37,6 +40,7 @@ _NOISE = "__MACOSX"
 _MOST_METADATA = 1 << 30  # bytes
 _MOST_NESTED = 128 << 20  # bytes of a zip that Gradescope has not unpacked; it takes 100 MB
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_BINARY = "!binary"  # how Ruby writes a text that it does not know to be UTF-8: in base64
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
 
@@ -68,7 +72,7 @@ class Export:
     """Who handed in what."""
 
     handed_in: tuple[HandedIn, ...]  # in the order of their ids
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # each a line
 
 
 class Files:
@@ -274,7 +278,8 @@ def read_export(files: Files) -> Export:
         for other in sorted({seen[name] for name in own if name in seen}):
             warnings.append(f"{submission.id} and {other} are of the same student")
         seen |= dict.fromkeys(own, submission.id)
-    return Export(tuple(sorted(handed_in, key=lambda submission: _order(submission.id))), tuple(warnings))
+    in_order = sorted(handed_in, key=lambda submission: _order(submission.id))
+    return Export(tuple(in_order), tuple(map(printable, warnings)))
 
 
 def _names_a_folder(id: str) -> bool:
@@ -319,7 +324,7 @@ def parse_metadata(text: str) -> tuple[dict[str, _Entry], list[str]]:
                 raise ValueError("it is there twice")
             entries[id] = entry
         except (yaml.YAMLError, ValueError) as error:
-            why = str(getattr(error, "problem", None) or error)
+            why = " ".join(str(getattr(error, "problem", None) or error).split())
             warnings.append(f"{id} in {_METADATA} cannot be read, so it has no names: {why}")
             entries[id] = ((), "")
     if not any(students for students, _ in entries.values()):
@@ -358,4 +363,7 @@ def _scalar(node: yaml.Node | None) -> str:
     """Return a scalar's text; a null, which only a plain scalar can be, is empty."""
     if not isinstance(node, yaml.ScalarNode):
         return ""
+    if node.tag == _BINARY:
+        with suppress(ValueError):
+            return base64.b64decode("".join(node.value.split()), validate=True).decode("utf-8", "replace")
     return "" if not node.style and node.value in _NOTHING else str(node.value)

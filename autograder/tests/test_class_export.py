@@ -39,6 +39,12 @@ def person(fields: str) -> Student:
         (":name: Žofia Nuñez", Student("Žofia Nuñez", "", "")),
         ("name: Ana\n    sid: '1'", Student("Ana", "1", "")),  # without Ruby's colons
         (':name: "two\\n lines"', Student("two lines", "", "")),
+        (
+            ":name: !binary |-\n      xb1vZmlhIE51w7Fleg==\n    :sid: '1'",
+            Student("Žofia Nuñez", "1", ""),
+        ),  # as Ruby writes it
+        (":name: !binary |-\n      TnXxZXo=", Student("Nu\N{REPLACEMENT CHARACTER}ez", "", "")),
+        (":name: !binary is-none", Student("is-none", "", "")),
     ],
 )
 def test_what_a_student_is_called_is_text(fields, student):
@@ -73,13 +79,14 @@ def test_tags_of_ruby_are_no_obstacle():
 
 def test_an_entry_that_is_no_yaml_costs_its_own_names_only():
     text = f"submission_1:\n{PERSON}submission_2:\n  :submitters: [\nsubmission_3:\n{PERSON}"
-    entries, warnings = parse_metadata(text)
-    assert {id: len(people) for id, (people, _) in entries.items()} == {
-        "submission_1": 1,
-        "submission_2": 0,
-        "submission_3": 1,
-    }
-    assert len(warnings) == 1 and "submission_2" in warnings[0]
+    for bad in (text, text.replace("[\n", '"\x07"\n')):
+        entries, warnings = parse_metadata(bad)
+        assert {id: len(people) for id, (people, _) in entries.items()} == {
+            "submission_1": 1,
+            "submission_2": 0,
+            "submission_3": 1,
+        }
+        assert len(warnings) == 1 and "submission_2" in warnings[0] and len(warnings[0].splitlines()) == 1
 
 
 def test_nobody_takes_anothers_place_by_printing_yaml():
@@ -369,10 +376,12 @@ def test_a_submission_that_is_named_twice_is_noticed(tmp_path):
 
 
 def test_a_folder_that_nobody_names_is_noticed(tmp_path):
-    write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}", "late_bob/napkin.py": "", ".git/x": ""})
+    named = {"late_bob/napkin.py": "", "\x1b[2J\nclass: all is well/x": "", ".git/x": ""}
+    write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}", **named})
     warnings = read(tmp_path)[1].warnings
     assert [warning for warning in warnings if "it is not graded" in warning] == [
-        "the folder late_bob is not in submission_metadata.yml: it is not graded"
+        "the folder \ufffd[2J\ufffdclass: all is well is not in submission_metadata.yml: it is not graded",
+        "the folder late_bob is not in submission_metadata.yml: it is not graded",
     ]
 
 
