@@ -88,7 +88,7 @@ class Files:
         try:
             if path.is_dir():
                 self._archive: zipfile.ZipFile | None = None
-                self._top = self._find_folder(path)
+                self._top = path / self._only(PurePosixPath(found.relative_to(path)) for found in _exports(path))
             elif path.is_file():
                 self._archive = zipfile.ZipFile(path)
                 self._prefix, self._metadata, self._entries = self._index(self._archive)
@@ -147,15 +147,6 @@ class Files:
             return in_folder(self._top / id, notes, lambda folder: _damaged(f"{shown(folder)}/ cannot be read"))
         return in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
 
-    def _find_folder(self, path: Path) -> Path:
-        found, level = [], [path]
-        for _ in range(_DEEPEST):
-            here = [folder for folder in level if (folder / _METADATA).is_file()]
-            found += here
-            others = [folder for folder in level if folder not in here]
-            level = [child for folder in others for child in sorted(folder.iterdir()) if _may_hold(child)]
-        return path / self._only(PurePosixPath(folder.relative_to(path)) for folder in found)
-
     def _index(self, archive: zipfile.ZipFile) -> tuple[str, zipfile.ZipInfo, dict[str, list[zipfile.ZipInfo]]]:
         """Return the name of the folder that the metadata is in, its entry, and the entries of each folder beside it."""
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
@@ -191,12 +182,21 @@ class Files:
         return places[0]
 
 
+def _exports(folder: Path, levels: int = _DEEPEST) -> Iterator[Path]:
+    """Yield the folders with metadata, of so many levels at most, and none that is inside of another."""
+    if (folder / _METADATA).is_file():
+        yield folder
+    elif levels > 1:
+        for child in filter(_may_hold, sorted(folder.iterdir())):
+            yield from _exports(child, levels - 1)
+
+
 def _watched(listing: Listing, tell: Callable[[str], None]) -> dict[PurePosixPath, Callable[[int], bytes]]:
     """Return a listing that tells of each file that is damaged, when it is read."""
 
-    def read(name: PurePosixPath, read: Callable[[int], bytes], most: int) -> bytes:
+    def read(name: PurePosixPath, original: Callable[[int], bytes], most: int) -> bytes:
         try:
-            return read(most)
+            return original(most)
         except Damaged as reason:
             tell(f"{shown(name)} {reason}")
             raise
