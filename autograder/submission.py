@@ -6,6 +6,7 @@ may not: a link called memory.py could otherwise show them any file of the machi
 Names are listed first, and only what lies in the package is read: a data set or a virtual environment beside it costs nothing.
 """
 
+import errno
 import os
 import stat
 import zipfile
@@ -22,11 +23,12 @@ _MOST_BYTES = 1 << 20  # of one file
 _MOST_BYTES_IN_ALL = 16 << 20
 _DEEPEST = 8
 _MOST_NOTES = 20
+_MOST_NAMED = 3
 _LONGEST_NAME = 255  # bytes; what file systems allow
 _NOISE = frozenset({"__MACOSX", "__pycache__", "site-packages", "node_modules", "dist", "build"})
-_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 
-# Each Python file and each archive, with what reads so many bytes of it at most.
+# Each Python file, notebook and archive, with what reads so many bytes of it at most.
 Listing = Mapping[PurePosixPath, Callable[[int], bytes]]
 
 
@@ -36,6 +38,10 @@ class UnreadableSubmission(Exception):
 
 class LeftOut(Exception):
     """Why a file cannot be read, for the student."""
+
+
+class Damaged(LeftOut):
+    """It is a file, and its bytes cannot be had: who is at fault depends on where it lies."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +86,10 @@ def read_submission(path: Path, modules: frozenset[str]) -> Submission:
 def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) -> Submission:
     """Find the package among the files of `listing`, as `read_submission` does; add to `notes` what is left out."""
     sources = [name for name in listing if name.suffix == ".py"]
+    archives = sorted(name for name in listing if name.name.lower().endswith(ARCHIVES))
     packed = [  # for those who have packed their files twice
         f"{shown(archive)} was not opened: if your files are in it, unpack it and hand in what it holds."
-        for archive in sorted(listing.keys() - set(sources))
+        for archive in archives
     ]
     counts = Counter(name.parent for name in sources if name.stem in modules)
     if not counts:
@@ -90,6 +97,9 @@ def find_package(listing: Listing, modules: frozenset[str], notes: list[str]) ->
         meant = (name.parent if name.name == "__init__.py" else name for name in sources)
         counts = Counter(name.parent for name in meant if name.stem.lower() in modules)
     if not counts:
+        if others := sorted(listing.keys() - set(archives)):
+            such = f"{min(modules)}.py"
+            notes.append(f"No file is called as one of the assignment's is, such as {such}: there is {few(others)}.")
         return Submission({}, "", _bounded([*notes, *packed]))
 
     def preference(folder: PurePosixPath) -> tuple[bool, int, int, str]:
@@ -139,8 +149,14 @@ def shown(name: PurePosixPath) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in str(name))[:1000]
 
 
+def few(names: Sequence[PurePosixPath]) -> str:
+    """Return some of these paths, as `shown`, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(map(shown, names[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
 def _of_interest(name: str) -> bool:
-    return name.endswith(".py") or name.lower().endswith(_ARCHIVES)
+    return name.lower().endswith((".py", ".ipynb", *ARCHIVES))
 
 
 def _wanted(name: PurePosixPath) -> bool:
@@ -152,7 +168,7 @@ def _wanted(name: PurePosixPath) -> bool:
 
 @contextmanager
 def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
-    """Yield the Python files and archives in the folder or zip at `path`, which stays open as long; add to `notes` what cannot be looked at.
+    """Yield the Python files, notebooks and archives in the folder or zip at `path`, which stays open as long; add to `notes` what cannot be looked at.
 
     Raises:
         UnreadableSubmission: if there is nothing at `path`, or it is neither a folder nor a zip.
@@ -166,7 +182,7 @@ def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
     except (OSError, ValueError) as error:
         raise UnreadableSubmission(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
     if stat.S_ISDIR(mode):
-        yield _in_folder(path, notes)
+        yield in_folder(path, notes, lambda folder: notes.append(f"{shown(folder)}/ cannot be read, and was left out."))
     elif stat.S_ISREG(mode):
         try:
             archive = zipfile.ZipFile(path)
@@ -178,14 +194,15 @@ def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
         raise UnreadableSubmission(f"{path} is neither a folder nor a zip")
 
 
-def _in_folder(top: Path, notes: list[str]) -> Listing:
-    def unreadable(error: OSError) -> None:
-        folder = PurePosixPath(Path(error.filename).relative_to(top).as_posix())
-        notes.append(f"{shown(folder)}/ cannot be read, and was left out.")
+def in_folder(top: Path, notes: list[str], unreadable: Callable[[PurePosixPath], None]) -> Listing:
+    """List the Python files, notebooks and archives in the folder `top`; `unreadable` is told of each folder in it that cannot be looked into."""
+
+    def tell(error: OSError) -> None:
+        unreadable(PurePosixPath(Path(error.filename).relative_to(top).as_posix()))
 
     listing = {}
     entries = 0
-    for folder, subfolders, names in os.walk(top, onerror=unreadable):
+    for folder, subfolders, names in os.walk(top, onerror=tell):
         entries += len(subfolders) + len(names)
         if entries > _MOST_ENTRIES:
             notes.append(f"Only the first {_MOST_ENTRIES:,} files were looked at.")
@@ -208,12 +225,16 @@ def _read_file(path: Path, most: int) -> bytes:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise LeftOut("is not a plain file")
             return file.read(most)
-    except OSError:
-        raise LeftOut("is a link or cannot be read") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise LeftOut("is a link") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise LeftOut("is not a plain file") from None
+        raise Damaged("cannot be read") from None
 
 
 def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
-    """List the Python files and archives among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
+    """List the Python files, notebooks and archives among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
     listing = {}
     for entry in entries:
         if _of_interest(entry.filename):
@@ -238,4 +259,4 @@ def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> b
         with archive.open(entry) as file:
             return file.read(most)  # bounded here: the size in the directory is the sender's word
     except Exception:  # each decompressor has errors of its own, and newer Pythons have more of them
-        raise LeftOut("is damaged or encrypted in the zip") from None
+        raise Damaged("is damaged or encrypted in the zip") from None

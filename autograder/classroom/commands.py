@@ -208,7 +208,7 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     assignment = load_assignment()
     records = {}
     for submission in handed_in:
-        if record := load(folder, submission.id):
+        if submission.has_files and (record := load(folder, submission.id)):  # else it is of files that are gone
             records[submission.id] = record
     students = lines(handed_in, records, marks)
     write_grades(folder, students, assignment, problems_of(records, assignment))
@@ -225,7 +225,10 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
             "class",
             f"the grader failed on {_some(sorted(ours))}: run it again",
         )
-    return int(bool(ours))
+        return 1
+    if all(line.total is None for line in students):
+        return refuse("class", f"nobody has a grade: {folder}/grades.csv says why")
+    return 0
 
 
 def _some(names: Sequence[str]) -> str:

@@ -4,25 +4,32 @@ The YAML is written by Ruby and holds what students printed, so it is not always
 of scores is no concern of ours. Scalars are taken as text: an id of 00123 is no number.
 """
 
+import base64
 import io
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
 import yaml
 
+from autograder.classroom.progress import printable
 from autograder.submission import (
+    ARCHIVES,
+    Damaged,
     LeftOut,
     Listing,
     Submission,
     UnreadableSubmission,
+    few,
     find_package,
+    in_folder,
     in_zip,
-    listed,
     read_entry,
     shown,
 )
@@ -34,6 +41,7 @@ _NOISE = "__MACOSX"
 _MOST_METADATA = 1 << 30  # bytes
 _MOST_NESTED = 128 << 20  # bytes of a zip that Gradescope has not unpacked; it takes 100 MB
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_BINARY = "!binary"  # how Ruby writes a text that it does not know to be UTF-8: in base64
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
 
@@ -70,7 +78,7 @@ class HandedIn:
     id: str  # the name of its folder, "submission_123"
     students: tuple[Student, ...]
     created_at: str
-    has_files: bool  # False: the metadata names it, but there is no folder
+    has_files: bool  # False: the metadata names it, but the export has no file of it
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ class Export:
     """Who handed in what."""
 
     handed_in: tuple[HandedIn, ...]  # in the order of their ids
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # each a line
 
 
 class Files:
@@ -88,20 +96,16 @@ class Files:
         """Look where the folders are.
 
         Raises:
-            BadExport: if there is no metadata at or below `path`, or it cannot be read.
+            BadExport: if there is no metadata at or below `path`, or more than one, or it cannot be read.
         """
         self.path = path
         try:
             if path.is_dir():
                 self._archive: zipfile.ZipFile | None = None
-                self._top = self._find_folder(path)
-                self.ids = frozenset(
-                    child.name for child in self._top.iterdir() if child.is_dir() and not child.is_symlink()
-                )
+                self._top = path / self._only(PurePosixPath(found.relative_to(path)) for found in _exports(path))
             elif path.is_file():
                 self._archive = zipfile.ZipFile(path)
-                self._prefix, self._entries = self._index(self._archive)
-                self.ids = frozenset(self._entries)
+                self._prefix, self._metadata, self._entries = self._index(self._archive)
             else:
                 raise BadExport(f"there is no folder and no file at {path}")
         except (zipfile.BadZipFile, NotImplementedError) as error:
@@ -109,12 +113,26 @@ class Files:
         except (OSError, ValueError) as error:
             raise BadExport(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
 
+    def ids(self) -> frozenset[str]:
+        """Return the names of the folders that hold a file, of whatever kind: not every zip knows of empty ones.
+
+        Raises:
+            BadExport: if they cannot be looked up.
+        """
+        if self._archive is not None:
+            return frozenset(self._entries)
+        try:
+            folders = [child for child in self._top.iterdir() if child.is_dir() and not child.is_symlink()]
+        except OSError as error:
+            raise BadExport(f"{self.path} cannot be read: {error.strerror}") from None
+        return frozenset(folder.name for folder in folders if _holds_a_file(folder))
+
     def metadata(self) -> bytes:
         """Return the YAML."""
         try:
             if self._archive is None:
                 return (self._top / _METADATA).read_bytes()
-            return read_entry(self._archive, self._archive.getinfo(f"{self._prefix}{_METADATA}"), _MOST_METADATA)
+            return read_entry(self._archive, self._metadata, _MOST_METADATA)
         except (OSError, LeftOut) as error:
             raise BadExport(f"{_METADATA} in {self.path} cannot be read: {error}") from None
 
@@ -122,51 +140,86 @@ class Files:
         """Return one submission's package.
 
         Raises:
-            UnreadableSubmission: if its folder holds nothing but a zip, and that is none.
+            UnreadableSubmission: if its files may be in what cannot be opened, or if the export is damaged.
         """
         notes: list[str] = []
-        with self._listed(id, notes) as listing:
-            submission = find_package(listing, modules, notes)
-            zips = [name for name in listing if name.name.lower().endswith(".zip")]
-            if submission.files or len(zips) != 1:
-                return submission
-            return _read_nested(zips[0], listing[zips[0]], modules)
+        listing = _watched(self._listed(id, notes), _damaged)
+        submission = find_package(listing, modules, notes)
+        zips = [name for name in listing if name.name.lower().endswith(".zip")]
+        if not submission.files and len(zips) == 1:
+            nested = _read_nested(zips[0], listing.pop(zips[0]), modules)
+            if nested.files:
+                return nested
+            submission = find_package(listing, modules, list(nested.notes))  # what lies beside the zip
+        if not submission.files:
+            _check_opened(listing)
+        return submission
 
-    @contextmanager
-    def _listed(self, id: str, notes: list[str]) -> Iterator[Listing]:
+    def _listed(self, id: str, notes: list[str]) -> Listing:
         if self._archive is None:
-            with listed(self._top / id, notes) as listing:
-                yield listing
-        else:
-            yield in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
+            return in_folder(self._top / id, notes, lambda folder: _damaged(f"{shown(folder)}/ cannot be read"))
+        return in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
 
-    def _find_folder(self, path: Path) -> Path:
-        level = [path]
-        for _ in range(_DEEPEST):
-            for folder in level:
-                if (folder / _METADATA).is_file():
-                    return folder
-            level = [child for folder in level for child in sorted(folder.iterdir()) if _may_hold(child)]
-        raise BadExport(f'there is no {_METADATA} in {path}: is it what Gradescope\'s "Export Submissions" gave?')
-
-    def _index(self, archive: zipfile.ZipFile) -> tuple[str, dict[str, list[zipfile.ZipInfo]]]:
-        """Return the name of the folder that the metadata is in, and the entries of each folder beside it."""
-        entries = archive.infolist()
-        found = [PurePosixPath(entry.filename) for entry in entries if entry.filename.split("/")[-1] == _METADATA]
-        found = [path for path in found if len(path.parts) <= _DEEPEST and _NOISE not in path.parts]
-        if not found:
-            raise BadExport(
-                f'there is no {_METADATA} in {self.path}: is it what Gradescope\'s "Export Submissions" gave?'
-            )
-        top = min(found, key=lambda path: (len(path.parts), str(path))).parent
+    def _index(self, archive: zipfile.ZipFile) -> tuple[str, zipfile.ZipInfo, dict[str, list[zipfile.ZipInfo]]]:
+        """Return the name of the folder that the metadata is in, its entry, and the entries of each folder beside it."""
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        for entry in entries:  # some programs begin each name so
+            entry.filename = re.sub(r"^(\./+)+", "", entry.filename)
+        named = [(PurePosixPath(each.filename), each) for each in entries if each.filename.endswith(_METADATA)]
+        metadata = {
+            path.parent: entry
+            for path, entry in named
+            if path.name == _METADATA and len(path.parts) <= _DEEPEST and _NOISE not in path.parts
+        }
+        inside = {place for place in metadata if metadata.keys() & set(place.parents)}  # a student's file of that name
+        top = self._only(sorted(metadata.keys() - inside))
         prefix = "" if top == PurePosixPath() else f"{top}/"
         folders: dict[str, list[zipfile.ZipInfo]] = {}
         for entry in entries:
             if entry.filename.startswith(prefix):
-                folder, inside, _ = entry.filename[len(prefix) :].partition("/")
-                if inside and folder != _NOISE:
+                folder, below, _ = entry.filename[len(prefix) :].partition("/")
+                if below and folder != _NOISE:
                     folders.setdefault(folder, []).append(entry)
-        return prefix, folders
+        return prefix, metadata[top], folders
+
+    def _only(self, found: Iterable[PurePosixPath]) -> PurePosixPath:
+        """Return the one place of an export."""
+        places = list(found)
+        if not places:
+            raise BadExport(
+                f'there is no {_METADATA} in {self.path}: is it what Gradescope\'s "Export Submissions" gave?'
+            )
+        if len(places) > 1:
+            named = " and in ".join(map(shown, places[:2]))
+            raise BadExport(f"{self.path} holds more than one export, in {named}: name one of them")
+        return places[0]
+
+
+def _exports(folder: Path, levels: int = _DEEPEST) -> Iterator[Path]:
+    """Yield the folders with metadata, of so many levels at most, and none that is inside of another."""
+    if (folder / _METADATA).is_file():
+        yield folder
+    elif levels > 1:
+        for child in filter(_may_hold, sorted(folder.iterdir())):
+            yield from _exports(child, levels - 1)
+
+
+def _watched(listing: Listing, tell: Callable[[str], None]) -> dict[PurePosixPath, Callable[[int], bytes]]:
+    """Return a listing that tells of each file that is damaged, when it is read."""
+
+    def read(name: PurePosixPath, original: Callable[[int], bytes], most: int) -> bytes:
+        try:
+            return original(most)
+        except Damaged as reason:
+            tell(f"{shown(name)} {reason}")
+            raise
+
+    return {name: partial(read, name, original) for name, original in listing.items()}
+
+
+def _damaged(what: str) -> NoReturn:
+    """Refuse a submission of which the export has lost something: the rest would be graded as if it were all."""
+    raise UnreadableSubmission(f"in the export {what}")
 
 
 def _read_nested(name: PurePosixPath, read: Callable[[int], bytes], modules: frozenset[str]) -> Submission:
@@ -175,12 +228,33 @@ def _read_nested(name: PurePosixPath, read: Callable[[int], bytes], modules: fro
         content = read(_MOST_NESTED + 1)
         if len(content) > _MOST_NESTED:
             raise UnreadableSubmission(f"{shown(name)} is larger than {_MOST_NESTED >> 20} MiB")
+        damaged: list[str] = []
         with zipfile.ZipFile(io.BytesIO(content)) as nested:
-            return find_package(in_zip(nested, nested.infolist()), modules, [])
+            listing = _watched(in_zip(nested, nested.infolist()), damaged.append)
+            submission = find_package(listing, modules, [])
+        if not submission.files:
+            if damaged:
+                raise UnreadableSubmission(f"in {shown(name)} {damaged[0]}")
+            _check_opened(listing, f"in {shown(name)} ")
+        return submission
     except LeftOut as reason:
         raise UnreadableSubmission(f"{shown(name)} {reason}") from None
     except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
         raise UnreadableSubmission(f"{shown(name)} is not a zip that can be read ({error})") from None
+
+
+def _check_opened(listing: Listing, place: str = "") -> None:
+    """Refuse a submission without files if there are archives that may hold them."""
+    if archives := sorted(name for name in listing if name.name.lower().endswith(ARCHIVES)):
+        raise UnreadableSubmission(
+            f"{place}{few(archives)} was not opened: a zip is, if it is the only one and in no other"
+        )
+
+
+def _holds_a_file(folder: Path) -> bool:
+    """Tell whether there is a file in a folder, or part of it cannot be looked into, which is seen when it is read."""
+    unreadable: list[OSError] = []
+    return any(names for _, _, names in os.walk(folder, onerror=unreadable.append)) or bool(unreadable)
 
 
 def _may_hold(path: Path) -> bool:
@@ -194,7 +268,8 @@ def read_export(files: Files) -> Export:
         BadExport: if the metadata cannot be read at all, or names no submission.
     """
     entries, warnings = parse_metadata(files.metadata().decode("utf-8-sig", "replace"))
-    for id in sorted(files.ids - set(entries)):
+    there = files.ids()
+    for id in sorted(there - set(entries)):
         if _FOLDER.fullmatch(id):
             warnings.append(f"{id} is not in {_METADATA}: it is graded, but nobody knows whose it is")
             entries[id] = ((), "")
@@ -205,9 +280,9 @@ def read_export(files: Files) -> Export:
         if not _names_a_folder(id):
             warnings.append(f"{id[:100]!r} in {_METADATA} names no folder of the export: it is left out")
             continue
-        if id not in files.ids:
-            warnings.append(f"{id} is in {_METADATA}, but there is no folder of that name")
-        handed_in.append(HandedIn(id, students, created_at, id in files.ids))
+        if id not in there:
+            warnings.append(f"{id} is in {_METADATA}, but the export has no file of it")
+        handed_in.append(HandedIn(id, students, created_at, id in there))
     if not handed_in:
         raise BadExport(f"{_METADATA} in {files.path} names no submission")
     seen: dict[str, str] = {}  # by id and by email: a name may be spelled in two ways
@@ -216,7 +291,8 @@ def read_export(files: Files) -> Export:
         for other in sorted({seen[name] for name in own if name in seen}):
             warnings.append(f"{submission.id} and {other} are of the same student")
         seen |= dict.fromkeys(own, submission.id)
-    return Export(tuple(sorted(handed_in, key=lambda submission: _order(submission.id))), tuple(warnings))
+    in_order = sorted(handed_in, key=lambda submission: _order(submission.id))
+    return Export(tuple(in_order), tuple(map(printable, warnings)))
 
 
 def _names_a_folder(id: str) -> bool:
@@ -261,7 +337,7 @@ def parse_metadata(text: str) -> tuple[dict[str, _Entry], list[str]]:
                 raise ValueError("it is there twice")
             entries[id] = entry
         except (yaml.YAMLError, ValueError) as error:
-            why = str(getattr(error, "problem", None) or error)
+            why = " ".join(str(getattr(error, "problem", None) or error).split())
             warnings.append(f"{id} in {_METADATA} cannot be read, so it has no names: {why}")
             entries[id] = ((), "")
     if not any(students for students, _ in entries.values()):
@@ -300,4 +376,7 @@ def _scalar(node: yaml.Node | None) -> str:
     """Return a scalar's text; a null, which only a plain scalar can be, is empty."""
     if not isinstance(node, yaml.ScalarNode):
         return ""
+    if node.tag == _BINARY:
+        with suppress(ValueError):
+            return base64.b64decode("".join(node.value.split()), validate=True).decode("utf-8", "replace")
     return "" if not node.style and node.value in _NOTHING else str(node.value)

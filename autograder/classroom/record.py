@@ -15,8 +15,8 @@ from autograder.grade import Grade, Row
 from autograder.gradescope import results, write_results
 from autograder.submission import Submission
 
-# "no files": graded, but nothing of the assignment was handed in. The last three are no grades: a second run tries again.
-Status = Literal["graded", "no files", "unreadable", "crashed", "grader failed"]
+# "no files": graded, but nothing of the assignment was handed in. The others are no grades: a second run tries again.
+Status = Literal["graded", "no files", "unreadable", "unfinished", "crashed", "grader failed"]
 _FINAL = ("graded", "no files")
 
 
@@ -26,7 +26,7 @@ class Record:
 
     submission: str  # "submission_123"
     status: Status
-    detail: str  # one line: why there is no grade
+    detail: str  # one line: why there is no grade, or nothing to grade
     grade: Grade
     seconds: float  # that grading took
     digest: str  # of the files that were graded

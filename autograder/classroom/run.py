@@ -29,10 +29,12 @@ from autograder.pack import grader_version
 from autograder.plugin import REFERENCE, Suites, run_suites
 from autograder.sandbox.client import IMPORT_DEADLINE, Reply, Sandbox, SandboxBroken
 from autograder.scoreboard import Watch
-from autograder.submission import UnreadableSubmission, read_submission
+from autograder.settings import load_settings
+from autograder.submission import Submission, UnreadableSubmission, read_submission
 from handout.problems import Assignment
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_MOST_NOTES = 3  # in the line that says why there are no files
 # Where a child finds its files: another place in each run, and of no interest.
 _PLACES = re.compile(r"/[^\s\"']*/accounting-grader-\w+/(submission/[0-9a-f]{16}|cells/child\d+)")
 
@@ -161,9 +163,19 @@ def _examine(
         text = "".join(traceback.format_exception(error))
         return _without_grade(id, "grader failed", f"{error}".split("\n")[0] or repr(error), planned, text)
     grade = replace(grade, rows=tuple(replace(row, staff=_PLACES.sub("student", row.staff)) for row in grade.rows))
-    status: Status = "graded" if submission.files else "no files"
+    status, detail = _outcome(submission, grade)
     seconds = time.monotonic() - start
-    return Record(id, status, "", grade, seconds, digest(submission), grader_version(), tuple(numbers))
+    return Record(id, status, detail, grade, seconds, digest(submission), grader_version(), tuple(numbers))
+
+
+def _outcome(submission: Submission, grade: Grade) -> tuple[Status, str]:
+    """Return the status of a submission that was gone through, and why it is not the usual one."""
+    if not grade.finished:  # the rows that were not run count 0, which is no mark
+        of_all = f"{grade.rows_run} of {len(grade.rows)} tests"
+        return "unfinished", f"{of_all} were run within {load_settings().total_seconds:g} seconds"
+    if not submission.files:
+        return "no files", " ".join(submission.notes[:_MOST_NOTES]) or "there is no Python file in it"
+    return "graded", ""
 
 
 def _shape(sandbox: Sandbox, sources: Any) -> list[int]:

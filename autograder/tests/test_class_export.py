@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def person(fields: str) -> Student:
         (":name: Žofia Nuñez", Student("Žofia Nuñez", "", "")),
         ("name: Ana\n    sid: '1'", Student("Ana", "1", "")),  # without Ruby's colons
         (':name: "two\\n lines"', Student("two lines", "", "")),
+        (
+            ":name: !binary |-\n      xb1vZmlhIE51w7Fleg==\n    :sid: '1'",
+            Student("Žofia Nuñez", "1", ""),
+        ),  # as Ruby writes it
+        (":name: !binary |-\n      TnXxZXo=", Student("Nu\N{REPLACEMENT CHARACTER}ez", "", "")),
+        (":name: !binary is-none", Student("is-none", "", "")),
     ],
 )
 def test_what_a_student_is_called_is_text(fields, student):
@@ -72,13 +79,14 @@ def test_tags_of_ruby_are_no_obstacle():
 
 def test_an_entry_that_is_no_yaml_costs_its_own_names_only():
     text = f"submission_1:\n{PERSON}submission_2:\n  :submitters: [\nsubmission_3:\n{PERSON}"
-    entries, warnings = parse_metadata(text)
-    assert {id: len(people) for id, (people, _) in entries.items()} == {
-        "submission_1": 1,
-        "submission_2": 0,
-        "submission_3": 1,
-    }
-    assert len(warnings) == 1 and "submission_2" in warnings[0]
+    for bad in (text, text.replace("[\n", '"\x07"\n')):
+        entries, warnings = parse_metadata(bad)
+        assert {id: len(people) for id, (people, _) in entries.items()} == {
+            "submission_1": 1,
+            "submission_2": 0,
+            "submission_3": 1,
+        }
+        assert len(warnings) == 1 and "submission_2" in warnings[0] and len(warnings[0].splitlines()) == 1
 
 
 def test_nobody_takes_anothers_place_by_printing_yaml():
@@ -98,13 +106,15 @@ def test_what_is_no_metadata_is_refused(tmp_path, text):
 # Folders and zips
 
 EXPORT = {
-    "submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n  :submitters: []\nsubmission_3:\n  :submitters: []\n",
+    "submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n  :submitters: []\nsubmission_3:\n  :submitters: []\n"
+    "submission_5:\n  :submitters: []\n",
     ".DS_Store": b"\0",
     "submission_1/student/memory.py": "x = 1",
     "submission_1/.DS_Store": b"\0",
     "submission_1/__MACOSX/._memory.py": b"\0",
     "submission_2/hw.zip": b"PK\3\4 cut off",
     "submission_4/napkin.py": "y = 1",
+    "submission_5/": b"",
 }
 
 
@@ -116,20 +126,40 @@ def zipped(files: dict[str, str | bytes], prefix: str = "") -> bytes:
     return data.getvalue()
 
 
-@pytest.fixture(params=["folder", "folder in a folder", "zip", "zip without its folder", "zip made again on a Mac"])
+@pytest.fixture(
+    params=[
+        "folder",
+        "folder in a folder",
+        "zip",
+        "zip without its folder",
+        "zip made again on a Mac",
+        "zip by another program",
+    ]
+)
 def exported(request, tmp_path) -> Path:
     """An export in each form that it comes in."""
     if request.param == "folder":
-        return write(tmp_path / "e", EXPORT)
+        return unpacked(tmp_path / "e", EXPORT)
     if request.param == "folder in a folder":
-        write(tmp_path / "e" / "assignment_5_export", EXPORT)
+        unpacked(tmp_path / "e" / "assignment_5_export", EXPORT)
         return tmp_path / "e"
     files, prefix = EXPORT, "" if "without" in request.param else "assignment_5_export/"
     if "Mac" in request.param:
         noise = {"__MACOSX/._submission_1": b"\0", "__MACOSX/submission_metadata.yml": b"\0"}
         files = {**noise, **EXPORT}
+    if "another" in request.param:  # one whose names begin with ./, and not all of them
+        prefix = ""
+        files = {("./" if "2" not in name else "") + name: content for name, content in EXPORT.items()}
     (tmp_path / "e.zip").write_bytes(zipped(files, prefix))
     return tmp_path / "e.zip"
+
+
+def unpacked(folder: Path, files: dict[str, str | bytes]) -> Path:
+    """Write files, and the folders whose names end in a slash."""
+    for name in files:
+        if name.endswith("/"):
+            (folder / name).mkdir(parents=True)
+    return write(folder, {name: content for name, content in files.items() if not name.endswith("/")})
 
 
 def read(path: Path) -> tuple[Files, Export]:
@@ -144,8 +174,9 @@ def test_every_form_of_an_export_reads_the_same(exported):
         ("submission_2", 0, True),
         ("submission_3", 0, False),
         ("submission_4", 0, True),
+        ("submission_5", 0, False),
     ]
-    assert [warning.split()[0] for warning in export.warnings] == ["submission_4", "submission_3"]
+    assert [warning.split()[0] for warning in export.warnings] == ["submission_4", "submission_3", "submission_5"]
     assert dict(files.read("submission_1", MODULES).files) == {"memory.py": b"x = 1"}
     assert dict(files.read("submission_4", MODULES).files) == {"napkin.py": b"y = 1"}
     with pytest.raises(UnreadableSubmission):
@@ -198,6 +229,86 @@ def test_a_submission_reads_the_same_from_a_folder_and_from_a_zip(tmp_path, zip_
         )
 
 
+TWO = {"student/memory.py": "x = 1", "student/napkin.py": "y = 1"}
+
+
+@pytest.mark.parametrize("form", ["zip", "file", "folder"])
+def test_damage_in_the_export_is_not_the_students_doing(tmp_path, monkeypatch, form):
+    """What is left of the submission would be graded, and the student would pay for our disk."""
+    export = {"submission_metadata.yml": f"submission_1:\n{PERSON}"}
+    export |= {f"submission_1/{name}": content for name, content in TWO.items()}
+    (tmp_path / "e.zip").write_bytes(zipped(export).replace(b"x = 1", b"x = 2"))
+    files = Files(tmp_path / "e.zip" if form == "zip" else write(tmp_path / "e", export))
+
+    def shut(real, name):
+        def call(path, *arguments, **options):
+            if str(path).endswith(name):
+                raise PermissionError(13, "Permission denied", path)
+            return real(path, *arguments, **options)
+
+        return call
+
+    if form == "file":
+        monkeypatch.setattr(os, "open", shut(os.open, "memory.py"))
+    if form == "folder":
+        monkeypatch.setattr(os, "scandir", shut(os.scandir, "student"))
+    with pytest.raises(
+        UnreadableSubmission, match=f"^in the export student/{'' if form == 'folder' else 'memory.py'} "
+    ):
+        files.read("submission_1", MODULES)
+
+
+def test_damage_in_a_zip_that_was_handed_in_is_the_students_doing(tmp_path):
+    inner = zipped(TWO).replace(b"x = 1", b"x = 2")
+    files = {"submission_metadata.yml": f"submission_1:\n{PERSON}", "submission_1/hw.zip": inner}
+    found = Files(write(tmp_path / "e", files)).read("submission_1", MODULES)
+    assert dict(found.files) == {"napkin.py": b"y = 1"} and "memory.py is damaged" in found.notes[0]
+
+
+def encrypted(archive: bytes) -> bytes:
+    data = bytearray(archive)
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        data[data.index(signature) + flags] |= 1
+    return bytes(data)
+
+
+HW = zipped({"student/memory.py": "z = 1"})
+NOT_OPENED = "was not opened: a zip is, if it is the only one and in no other"
+NOTHING = "No file is called as one of the assignment's is, such as memory.py: there is"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"hw.zip": HW, "hw (1).zip": HW}, f"hw (1).zip, hw.zip {NOT_OPENED}"),
+        ({f"{i}.zip": HW for i in range(9)}, f"0.zip, 1.zip, 2.zip and 6 more {NOT_OPENED}"),
+        ({"student.tar.gz": b"\x1f\x8b", "a/main.py": "x"}, f"student.tar.gz {NOT_OPENED}"),
+        ({"hw.zip": zipped({"inner.zip": HW})}, f"in hw.zip inner.zip {NOT_OPENED}"),
+        ({"hw.zip": zipped({"main.py": "x"}), "a.rar": b"Rar!"}, f"a.rar {NOT_OPENED}"),
+        ({"hw.zip": encrypted(HW)}, "in hw.zip student/memory.py is damaged or encrypted in the zip"),
+        ({"hw.zip": HW.replace(b"z = 1", b"z = 2")}, "in hw.zip student/memory.py is damaged or encrypted in the zip"),
+        ({"napkin (1).py": "x", "README.txt": "x"}, f"{NOTHING} napkin (1).py."),
+        ({"NAPKIN.PY": "x"}, f"{NOTHING} NAPKIN.PY."),
+        ({"student.ipynb": "{}", "napkin.ipynb": "{}"}, f"{NOTHING} napkin.ipynb, student.ipynb."),
+        ({f"{i}.py": "" for i in range(9)}, f"{NOTHING} 0.py, 1.py, 2.py and 6 more."),
+        ({"hw.zip": zipped({"main.py": "x"}), "napkin (1).py": ""}, f"{NOTHING} main.py. {NOTHING} napkin (1).py."),
+        ({"memory.py": "#" * (1 << 20) + "#"}, "memory.py is larger than 1 MiB, and was left out."),
+        ({"report.pdf": "x"}, ""),
+    ],
+)
+def test_what_was_handed_in_instead_of_the_assignment_is_named(tmp_path, files, said):
+    """What cannot be opened may be all of it: no grade. What can be, and is something else, is a grade of 0, and why."""
+    named = {f"submission_1/{name}": content for name, content in files.items()}
+    opened = Files(write(tmp_path / "e", {"submission_metadata.yml": f"submission_1:\n{PERSON}", **named}))
+    if said.startswith((NOTHING, "memory.py")) or not said:
+        found = opened.read("submission_1", MODULES)
+        assert (dict(found.files), " ".join(found.notes)) == ({}, said)
+    else:
+        with pytest.raises(UnreadableSubmission) as error:
+            opened.read("submission_1", MODULES)
+        assert str(error.value) == said
+
+
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -220,6 +331,22 @@ def test_what_is_no_export_is_refused_with_one_line(tmp_path, kind):
     with pytest.raises(BadExport) as error:
         read_export(Files(path))
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+@pytest.mark.parametrize("places", [("a", "b"), ("a", "b/c"), ("", "submission_1"), ("a", "a/submission_1")])
+def test_two_exports_in_one_place_are_refused_and_named(tmp_path, places, as_zip):
+    """But a file of that name which a student handed in is no export."""
+    metadata = {f"{place}/submission_metadata.yml".lstrip("/"): f"submission_1:\n{PERSON}" for place in places}
+    write(tmp_path / "e", metadata)
+    (tmp_path / "e.zip").write_bytes(zipped(metadata))
+    path = tmp_path / ("e.zip" if as_zip else "e")
+    if "submission_1" in places[1]:
+        assert [one.id for one in read(path)[1].handed_in] == ["submission_1"]
+        return
+    with pytest.raises(BadExport) as error:
+        read(path)
+    assert f"{path} holds more than one export, in {places[0]} and in {places[1]}" in str(error.value)
 
 
 def test_submissions_are_in_the_order_of_their_numbers(tmp_path):
@@ -249,10 +376,12 @@ def test_a_submission_that_is_named_twice_is_noticed(tmp_path):
 
 
 def test_a_folder_that_nobody_names_is_noticed(tmp_path):
-    write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}", "late_bob/napkin.py": "", ".git/x": ""})
+    named = {"late_bob/napkin.py": "", "\x1b[2J\nclass: all is well/x": "", ".git/x": ""}
+    write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}", **named})
     warnings = read(tmp_path)[1].warnings
     assert [warning for warning in warnings if "it is not graded" in warning] == [
-        "the folder late_bob is not in submission_metadata.yml: it is not graded"
+        "the folder \ufffd[2J\ufffdclass: all is well is not in submission_metadata.yml: it is not graded",
+        "the folder late_bob is not in submission_metadata.yml: it is not graded",
     ]
 
 

@@ -1,6 +1,8 @@
 """A class is graded whole whatever happens meanwhile: killed workers, a killed grader, a full disk, a second run on the same folder."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -8,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from autograder.classroom.export import Files
+from autograder.classroom.folder import pending
 from autograder.classroom.pool import Lost
 from autograder.tests import traces
-from autograder.tests.classes import GOOD, SLOW, WRONG, export, grades, results, small_tree
+from autograder.tests.classes import GOOD, PART, SLOW, WRONG, export, grades, results, small_tree
 from autograder.tests.handed_in import reference
 from autograder.tests.running import Command, run, started
 
@@ -18,10 +22,11 @@ MIXED = {
     "submission_1": GOOD,
     "submission_2": WRONG,
     "submission_3": {"hw.zip": b"PK\3\4 cut off"},
-    "submission_4": {},
+    "submission_4": {"student/strides (1).py": reference("strides"), "work.ipynb": b"{}"},
     "submission_5": {"student/strides.py": b"def broken(:\n"},
     "submission_6": {"student/strides.py": b"raise SystemExit(0)\n"},
     "submission_7": {"student/strides.py": b"x = " + b"(" * 5000 + b")" * 5000},
+    "submission_8": {},
 }
 
 
@@ -37,7 +42,7 @@ def mixed(shared, tree) -> Path:
         "submission_3",
         "submission_4",
     ]
-    assert "6 of 7 submissions graded" in printed
+    assert "6 of 8 submissions graded" in printed
     return out
 
 
@@ -51,15 +56,18 @@ def test_one_bad_submission_costs_only_itself(mixed):
         "submission_5": ("graded", "0"),
         "submission_6": ("graded", "0"),
         "submission_7": ("graded", "0"),
+        "submission_8": ("no folder", ""),
     }
     assert lines["submission_2"]["4.2 strides.flat_index"] == "0"
     assert lines["submission_1"]["SID"] == "0000" and lines["submission_1"]["Email"] == "s0000@x.edu"
+    assert "there is student/strides (1).py, work.ipynb." in lines["submission_4"]["Why not graded"]
+    assert "there is student/strides (1).py, work.ipynb." in (mixed / "report.html").read_text(encoding="utf-8")
     assert "not a folder" in lines["submission_3"]["Why not graded"] or "zip" in lines["submission_3"]["Why not graded"]
 
 
 def test_every_submission_has_a_results_file_that_says_what_it_is(mixed):
     found = results(mixed)
-    assert set(found) == set(MIXED)
+    assert set(found) == set(MIXED) - {"submission_8"}
     assert found["submission_3"]["extra_data"]["status"] == "unreadable"
     assert {test["score"] for test in found["submission_3"]["tests"]} == {0}
     lost = [test for test in found["submission_2"]["tests"] if test["status"] == "failed"]
@@ -141,10 +149,13 @@ def test_a_dead_worker_costs_only_its_own_submission_which_the_next_run_tries_ag
     assert (lines["submission_2"]["Status"], lines["submission_2"]["Total Score"]) == ("graded", "13")
     before = files(out)
     export(folder, {"submission_1": GOOD, "submission_2": GOOD, "submission_3": WRONG})
-    code, _, err = run("class", folder, "--out", out, tree=tree)
-    assert code == 0, err
-    assert [line["Total Score"] for line in grades(out).values()] == ["13", "13", "12"]
-    assert files(out)["submission_2"] == before["submission_2"]
+    shutil.rmtree(folder / "submission_2")
+    code, printed, err = run("class", folder, "--out", out, tree=tree)
+    assert code == 0 and "2 of 3 submissions graded" in printed, err
+    lines = grades(out)
+    assert [line["Total Score"] for line in lines.values()] == ["13", "", "12"], "a grade of files that are not there"
+    assert lines["submission_2"]["Status"] == "no folder"
+    assert files(out)["submission_2"] == before["submission_2"], "what was graded once is kept"
 
 
 def test_a_second_run_on_one_folder_is_refused_and_names_the_first(shared, tree):
@@ -198,13 +209,33 @@ def test_nobody_is_graded_if_the_reference_does_not_get_full_marks(shared):
     assert not list((shared / "nobody-out").glob("results/*"))
 
 
-def test_grades_of_another_version_of_the_grader_are_not_mixed(shared, mixed):
-    folder = shared / "other"
-    folder.mkdir()
-    tree = small_tree(folder)
-    (tree / "autograder" / "settings.toml").write_text("seed = 1\ntotal_seconds = 480\n", encoding="utf-8")
-    code, out, err = run("class", shared / "mixed", "--out", mixed, tree=tree)
+@pytest.fixture(scope="module")
+def hurried(shared) -> Path:
+    """A grader that gives a submission little time: by that another version."""
+    (shared / "hurried").mkdir()
+    tree = small_tree(shared / "hurried")
+    settings = tree / "autograder" / "settings.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("total_seconds = 480", "total_seconds = 8"), encoding="utf-8")
+    return tree
+
+
+def test_grades_of_another_version_of_the_grader_are_not_mixed(shared, mixed, hurried):
+    code, out, err = run("class", shared / "mixed", "--out", mixed, tree=hurried)
     assert code == 2 and "another version of the grader" in err and len(err.splitlines()) == 1
+
+
+def test_who_runs_out_of_the_total_time_has_no_grade_and_is_tried_again(shared, hurried):
+    folder, out = export(shared / "late", {"submission_1": SLOW}), shared / "late-out"
+    code, printed, err = run("class", folder, "--out", out, tree=hurried)
+    assert code == 2 and "0 of 1 submissions graded" in printed
+    assert err.splitlines()[-1] == f"class: nobody has a grade: {out}/grades.csv says why"
+    assert re.search(r"^submission_1: unfinished: \d+ of 15 tests were run within 8 seconds", err, re.MULTILINE), err
+    (line,) = grades(out).values()
+    assert (line["Status"], line["Total Score"], line["4.2 strides.flat_index"]) == ("unfinished", "", "")
+    assert "within 8 seconds" in line["Why not graded"] and "within 8 seconds" in (out / "report.html").read_text()
+    assert len((out / "canvas.csv").read_text().splitlines()) == 2
+    assert pending(Files(folder), out, ["submission_1"], frozenset({PART})) == ["submission_1"]
 
 
 @pytest.mark.parametrize(

@@ -561,11 +561,12 @@ def test_a_report_counts_who_has_a_grade_in_one_way_and_loses_no_rows_of_the_oth
     people = [handed_in(f"submission_{i}", Student(f"P{i}", "", "")) for i in (1, 2, 3)]
     records = {
         "submission_1": record("submission_1", a),
-        "submission_2": record("submission_2", missing, status="no files"),
+        "submission_2": record("submission_2", missing, status="no files", detail="there is ana.ipynb"),
         "submission_3": record("submission_3", missing, status="unreadable", detail="hw.zip is none"),
     }
     write_report(tmp_path, ASSIGNMENT, people, records, lines(people, records, Marks(())), anonymous)
     page = text_of(tmp_path / "report.html")
+    assert ("there is ana.ipynb" in page) is not anonymous
     assert "<b>2</b><span>graded</span>" in page and "with 2 submissions" in page
     lists = dict(re.findall(r"<h3>(.*?)</h3>\s*(.*?)(?=<h[23])", page, re.DOTALL))
     assert lists["Submissions without a grade"].count("<li>") == lists["Submissions without files"].count("<li>") == 1
