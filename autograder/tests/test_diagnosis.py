@@ -2,7 +2,10 @@
 
 import pytest
 
+from autograder.compare import Tolerance
+from autograder.diagnosis import Question, _Likeness, _likeness
 from autograder.misconceptions import Drifted, Edit, edited, misconceptions
+from autograder.sandbox.codec import RemoteError
 from autograder.tests.handed_in import reference, replaced, write
 
 NAPKIN = {known.name: known for known in misconceptions("napkin")}
@@ -80,16 +83,20 @@ def test_an_exception_of_the_same_type_with_other_words_is_another_mistake(grade
 
 
 @pytest.mark.parametrize(
-    ("refused", "named"),
-    [("not 0 < mfu < 1:\n        raise ValueError(f'utilisation {mfu}')", "mfu_1_refused"),
-     ("flop_per_sec < 1:\n        raise ValueError(f'too slow: {flop_per_sec}')", "")],
-)  # fmt: skip
-def test_a_refusal_in_other_words_is_told_by_what_is_refused(grader, tmp_path, refused, named):
-    first = "    if not num_devices > 0:\n"
-    assert reference("napkin").count(first) == 1
-    source = reference("napkin").replace(first, f"    if {refused}\n{first}")
-    rows = lost(grader, tmp_path / "s", source)
-    assert {row["misconception"] for row in rows.values()} == {named}
+    ("message", "alike"),
+    [
+        ("mfu must be in (0, 1], got 1.5", _Likeness.EXACT),
+        ("the utilisation is too large: 1.5.", _Likeness.PARTLY),
+        ("num_devices must be more than 0, got 0", _Likeness.NONE),
+        ("", _Likeness.NONE),
+    ],
+)
+def test_a_refusal_in_other_words_is_told_by_what_is_refused(message, alike):
+    def refused(words: str) -> RemoteError:
+        return RemoteError(("builtins.ValueError", "builtins.Exception"), words, "", ())
+
+    question = Question(b"", refused(message), Tolerance())
+    assert _likeness(question, refused("mfu must be in (0, 1], got 1.5"), "") is alike
 
 
 def test_an_edit_that_no_longer_applies_is_an_error():
