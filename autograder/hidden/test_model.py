@@ -142,9 +142,9 @@ def test_linear_cuts_its_weight(observe, seed):
 
     def probe(lib):
         torch.manual_seed(seed)
-        return lib.model.Linear(800, 1250).weight.detach()
+        return lib.model.Linear(1000, 1000).weight.detach()  # square: how it lies is judged above
 
-    w = observe("model.Linear", probe, like=torch.zeros(800, 1250)).double()
+    w = observe("model.Linear", probe, like=torch.zeros(1000, 1000)).double()
     assert w.std() > 0, "All values of the weight are the same: they should be drawn."
     # In units of the σ that the values themselves show (0.98658: std of a normal of σ = 1, cut at ±3), so that a wrong
     # standard deviation, judged above, does not count twice. Its error is 0.07 %: all bounds are five deviations away and more.
