@@ -8,7 +8,9 @@ file forged, so each name is shown only if it is known here or stands in the stu
 import builtins
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from autograder.grade import Cause
 from autograder.sandbox import sim
@@ -41,6 +43,24 @@ class Reader:
     """The student who handed in `submission`, whose own names may be shown."""
 
     submission: Submission
+
+    # Looked for once, since the names in an answer are the student's choice: to search 16 MiB for each takes minutes.
+    @cached_property
+    def _classes(self) -> frozenset[bytes]:
+        return self._named(rb"\bclass")
+
+    @cached_property
+    def _functions(self) -> frozenset[bytes]:
+        return self._named(rb"\bdef")
+
+    @cached_property
+    def _lines(self) -> Mapping[str, Sequence[bytes]]:
+        """The lines of each file as Python splits it, which ends them in the ways of Windows and of old Macs too."""
+        return {name: re.split(rb"\r\n|\r|\n", content) for name, content in self.submission.files.items()}
+
+    def _named(self, keyword: bytes) -> frozenset[bytes]:
+        pattern = re.compile(keyword + rb"\s+([\w\x80-\xff]+)")
+        return frozenset(name for content in self.submission.files.values() for name in pattern.findall(content))
 
     def import_fault(self, part: str, outcome: Outcome, printed: bytes) -> Feedback:
         """Explain why a module could not be imported: none of its tests can run."""
@@ -97,7 +117,7 @@ class Reader:
         of_pytorch = " " in outcome.message  # PyTorch raises NotImplementedError too, with words
         if "builtins.NotImplementedError" in outcome.type_names and not of_pytorch:
             stub = outcome.message  # as the stub has it, if it stands in their source
-            own = re.fullmatch(r"[a-z]+\.\w+", stub) and self._mentions(re.escape(stub))
+            own = re.fullmatch(r"[a-z]+\.\w+", stub) and self._mentions(stub)
             needs = f" needs `{stub}`, which" if own and stub != problem else ""
             text = f"Not started: `{problem}`{needs} still raises NotImplementedError{self._at(frame)}."
             return Feedback(text, "", "not started")
@@ -143,15 +163,15 @@ class Reader:
         for i, full in enumerate(error.type_names):
             module, _, name = full.rpartition(".")
             known = module == "builtins" and isinstance(getattr(builtins, name, None), type)
-            own = module.startswith("student") and self._mentions(rf"class\s+{re.escape(name)}\b")
+            own = module.startswith("student") and name.encode() in self._classes
             if full in ("builtins.Exception", "builtins.BaseException") and i > 0:
                 break  # says nothing
             if known or own or full in _LIBRARY_ERRORS:
                 return name if i == 0 else f"a kind of {name}"
         return "an exception"
 
-    def _mentions(self, pattern: str) -> bool:
-        return any(re.search(pattern.encode(), content) for content in self.submission.files.values())
+    def _mentions(self, text: str) -> bool:
+        return any(text.encode() in content for content in self.submission.files.values())
 
     def _innermost(self, error: RemoteError) -> Frame | None:
         """Return the last frame of the student's own code."""
@@ -159,15 +179,15 @@ class Reader:
 
     def _own(self, frame: Frame) -> Frame | None:
         """Return a frame of the student's own code under the name that they know its file by, None for any other."""
-        for name, content in self.submission.files.items():
+        for name, lines in self._lines.items():
             staged = frame.file.endswith(f"/submission/{_package_folder(frame.file)}/{name}")
-            if staged and 1 <= frame.line <= len(_lines(content)):
+            if staged and 1 <= frame.line <= len(lines):
                 return Frame(name, frame.line, min(max(frame.column, 0), 200), frame.function)
         return None
 
     def _place(self, frame: Frame) -> str:
         inside = ""
-        if frame.function.isidentifier() and self._mentions(rf"def\s+{re.escape(frame.function)}\b"):
+        if frame.function.encode() in self._functions:
             inside = f", in {frame.function}"
         line = f" line {frame.line}" if frame.line <= _MOST_LINES else ""  # a number can be made to say something
         return f"{frame.file}{line}{inside}"
@@ -179,7 +199,7 @@ class Reader:
         """Show the line of their file where the module broke."""
         if frame is None:
             return ""
-        content = _lines(self.submission.files[frame.file])[frame.line - 1]
+        content = self._lines[frame.file][frame.line - 1]
         line = content.decode("utf-8-sig", "replace").expandtabs(1).rstrip()
         if not line.strip():
             return ""
@@ -225,11 +245,6 @@ def cause(outcome: Outcome) -> Cause:
         case Reply():
             return "wrong"
     return "crash"
-
-
-def _lines(content: bytes) -> list[bytes]:
-    """Split a source as Python does, which ends lines in the ways of Windows and of old Macs too."""
-    return re.split(rb"\r\n|\r|\n", content)
 
 
 def _package_folder(file: str) -> str:

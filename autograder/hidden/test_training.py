@@ -6,6 +6,7 @@ nothing in the other. For the same reason the student's `train` gets a right `tr
 """
 
 import math
+import mmap
 import os
 import random
 import shutil
@@ -396,11 +397,16 @@ def test_train_records_losses(compare, seed, num_steps):
 
 
 class Ballast(torch.autograd.Function):
-    """Passes the loss on, and keeps a MiB alive for as long as the loss's graph lives."""
+    """Passes the loss on, and keeps a MiB alive for as long as the loss's graph lives.
+
+    Its own pages, not malloc's: in the heap a loss that is kept may lie in the hole where the last MiB was, and the heap grows.
+    """
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor) -> Tensor:
-        ctx.ballast = torch.ones(262_144)
+        ctx.ballast = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for page in range(0, 1 << 20, mmap.PAGESIZE):
+            ctx.ballast[page] = 1
         return loss.clone()
 
     @staticmethod
