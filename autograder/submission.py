@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
-_MOST_ENTRIES = 200_000  # of a folder, looked at, Python or not
+_MOST_ENTRIES = 200_000  # looked at, Python or not
+_CUT = f"Only the first {_MOST_ENTRIES:,} files were looked at."
 _MOST_FILES = 500  # read
 _MOST_BYTES = 1 << 20  # of one file
 _MOST_BYTES_IN_ALL = 16 << 20
@@ -189,7 +191,10 @@ def listed(path: Path, notes: list[str]) -> Iterator[Listing]:
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise UnreadableSubmission(f"{path} is neither a folder nor a zip that can be read ({error})") from None
         with archive:
-            yield in_zip(archive, archive.infolist())
+            entries = archive.infolist()
+            if len(entries) > _MOST_ENTRIES:
+                notes.append(_CUT)
+            yield in_zip(archive, entries)
     else:
         raise UnreadableSubmission(f"{path} is neither a folder nor a zip")
 
@@ -205,7 +210,7 @@ def in_folder(top: Path, notes: list[str], unreadable: Callable[[PurePosixPath],
     for folder, subfolders, names in os.walk(top, onerror=tell):
         entries += len(subfolders) + len(names)
         if entries > _MOST_ENTRIES:
-            notes.append(f"Only the first {_MOST_ENTRIES:,} files were looked at.")
+            notes.append(_CUT)
             break
         subfolders[:] = sorted(name for name in subfolders if name not in _NOISE and not name.startswith("."))
         if len(Path(folder).relative_to(top).parts) >= _DEEPEST:
@@ -236,7 +241,7 @@ def _read_file(path: Path, most: int) -> bytes:
 def in_zip(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], below: str = "") -> Listing:
     """List the Python files, notebooks and archives among `entries` of a zip, all of whose names begin with `below`, by the rest of their names."""
     listing = {}
-    for entry in entries:
+    for entry in islice(entries, _MOST_ENTRIES):
         if _of_interest(entry.filename):
             name = PurePosixPath(entry.filename[len(below) :].replace("\\", "/"))
             if _wanted(name):

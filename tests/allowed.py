@@ -69,10 +69,16 @@ RULES = (
         )
         | _names("sys.modules sys._getframe gc.get_objects inspect.getmodule inspect.currentframe")
         | _names("operator.attrgetter operator.methodcaller torch.__dict__ torch.*.__dict__ numpy.__dict__")
-        | {"* import [*]", "assignment in an annotation", "assignment to __name__*", "type with three arguments"}
+        | {
+            "* import [*]",
+            "assignment in an annotation",
+            "code in a shape",
+            "assignment to __name__*",
+            "type with three arguments",
+        }
         | {"timeit of a string", "allow_pickle", "load without weights_only=True"}
         | _names("os.dup os.dup2 os.pipe os.pipe2"),
-        never_attributes=libraries.HIDING | _names("_os _sys"),
+        never_attributes=libraries.HIDING | _names("_os _sys _module mro"),
     ),
     Rule(
         where=frozenset({"einsums"}),

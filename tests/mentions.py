@@ -12,6 +12,7 @@ import ast
 import builtins
 import codecs
 import io
+import re
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -675,6 +676,8 @@ class _Reader(ast.NodeVisitor):
                 self.visit(child)
             elif isinstance(child, ast.Subscript) and self._is_own_class(child.value):
                 self._touch(child)
+            elif isinstance(child, ast.Subscript):
+                self._read_shape(child)
             elif isinstance(child, (ast.Name, ast.Attribute)):
                 for target in self.package.resolve(child, self.scope):
                     if isinstance(target, _Library):
@@ -935,7 +938,17 @@ class _Reader(ast.NodeVisitor):
         is_type = any(isinstance(target, _Library) for target in self.package.resolve(node.value, self.scope))
         if by_place and not is_type:  # tuple[int, ...] takes no axis
             self._mention(node, Kind.OLD_WAY, "[" + ast.unparse(node.slice).strip("()") + "]")
+        if is_type:
+            self._read_shape(node)
         self.generic_visit(node)
+
+    def _read_shape(self, node: ast.Subscript) -> None:
+        """Note code in a shape: jaxtyping runs what stands in parentheses or braces, when a value is held against the type."""
+        index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for part in [value for each in index for value in (each, *self._values_of_name(each))]:
+            texts = (child.value for child in ast.walk(part) if isinstance(child, ast.Constant))
+            if any(isinstance(text, str) and re.search(r"[({]", re.sub(r"\{[\w.]+\}", "", text)) for text in texts):
+                self._mention(node, Kind.LIBRARY, "code in a shape")
 
     def _values_of_name(self, node: ast.expr) -> list[ast.expr]:
         home = self.scope.home(node.id) if isinstance(node, ast.Name) else None

@@ -468,6 +468,38 @@ GUILTY = {
     "the pipes' descriptors": ("training", "import os\ndef seed_everything(s):\n    os.dup2(5, 3)", {}, {("os.dup2", "seed_everything")}),
     "module of a module": ("optimizers", "import dataclasses\nclass AdamW(dataclasses.sys.modules['torch.optim'].AdamW): pass", {}, {("sys.modules", "AdamW")}),
     "PyTorch's private": ("flops", "import torch\ndef count_flops(f):\n    torch._inductor.utils.FlopCounterMode()", {}, {("torch._inductor.utils.FlopCounterMode", "count_flops")}),
+    "code in a shape": (
+        "einsums",
+        "from jaxtyping import Float\nfrom torch import Tensor\nTAKEN = []\ndef sum_hidden(x):\n"
+        "    isinstance(x, Float[Tensor, '... {TAKEN.append(1)}'])",
+        {},
+        {("code in a shape", "sum_hidden")},
+    ),
+    "code in a shape that has a name": (
+        "einsums",
+        "from jaxtyping import Float\nfrom torch import Tensor\nSHAPE = '(__import__)'\ndef sum_hidden(x):\n"
+        "    isinstance(x, Float[Tensor, SHAPE])",
+        {},
+        {("code in a shape", "sum_hidden")},
+    ),
+    "code in an annotation's shape": (
+        "optimizers",
+        "from jaxtyping import Float\nfrom torch import Tensor\ndef AdamW(x: Float[Tensor, '{print(1)}']): pass",
+        {},
+        {("code in a shape", "AdamW")},
+    ),
+    "the module behind a warning": (
+        "optimizers",
+        "import warnings\ndef AdamW(): return warnings.catch_warnings()._module.sys.modules",
+        {},
+        {("._module", "AdamW")},
+    ),
+    "a class by the order of its bases": (
+        "einsums",
+        "def sum_hidden(x): return vars(type(x).mro()[1])['sum'](x, -1)",
+        {},
+        {(".mro", "sum_hidden")},
+    ),
     "timeit of a string": ("flops", "import timeit\ndef time_matmul(f):\n    timeit.timeit('f()', 'import torch')", {}, {("timeit of a string", "time_matmul")}),
     "vars of nothing": ("model", "def num_parameters(m):\n    return vars()", {}, {("globals", "num_parameters")}),
     "own module as a value": ("model", "from . import common\ndef num_parameters(m):\n    return vars(common)", {"common": "import torch"}, {("common", "num_parameters")}),
