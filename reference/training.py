@@ -317,7 +317,7 @@ def load_checkpoint(
         path: the file, in the format of `save_checkpoint`.
         model: a module of the same architecture as the saved one.
         optimizer: an optimizer of the same kind over the same parameters.
-        generators: the generators to put back, by name; all of them must be in the file.
+        generators: the generators to put back, by name; all of them must be in the file, which may hold more.
 
     Returns:
         The step that was saved, an `int`.

@@ -476,7 +476,7 @@ class Scale(nn.Module):
 def calls(case: str, seed: int) -> list[Call]:
     """Build the forward passes of a case."""
     random = Random(seed)
-    batch, dim, hidden = random.randint(2, 5), random.randint(3, 8), random.randint(9, 14)
+    batch, dim, hidden = random.randint(2, 5), random.randint(6, 8), random.randint(9, 14)
     # All sizes differ, so no number is right by chance: batch < dim < hidden.
 
     def leaf(*shape: int) -> Tensor:
