@@ -66,7 +66,7 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
         raise BadMarks(f"{path} is not in UTF-8: {_HOW}") from None
     except OSError as error:
         raise BadMarks(f"{path} cannot be read: {error.strerror}") from None
-    reader = csv.DictReader(text.splitlines(), restval="", strict=True)
+    reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)
     try:
         if tuple(reader.fieldnames or ()) != _COLUMNS:
             raise BadMarks(f"{path}: the first line must be {','.join(_COLUMNS)}: {_HOW}")
@@ -76,6 +76,9 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
     known = _known(handed_in)
     marks: dict[int, Mark] = {}  # by line
     for number, row in rows:
+        if further := sum(len(field.splitlines()) - 1 for field in row.values() if isinstance(field, str) and field):
+            first = number - further
+            raise BadMarks(f"{path}, line {first}: a field goes on until line {number}; is there a stray quote?")
         try:
             if mark := _mark(row, known):
                 for line, other in marks.items():

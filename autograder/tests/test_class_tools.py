@@ -142,6 +142,7 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
         (",1,", "nobody in the export"),
         ("submission_2,1,5,a decimal comma", "more than three fields"),
         ('submission_2,1,"never closed\nsubmission_1,2,lost', "is a quote closed"),
+        ('submission_2,2,"late\nsubmission_1,5,no figure"', "a field goes on until line 4; is there a stray quote"),
     ],
 )
 def test_a_mark_that_cannot_be_right_is_refused_with_its_line(tmp_path, text, words):
