@@ -199,7 +199,7 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
 
 def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anonymous: bool) -> int:
     """Write the grade book and the report from the results that there are."""
-    from autograder.classroom.gradebook import lines, write_grades
+    from autograder.classroom.gradebook import keep_marks, lines, write_grades
     from autograder.classroom.merge import problems_of
     from autograder.classroom.progress import printable
     from autograder.classroom.record import load
@@ -213,6 +213,7 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     students = lines(handed_in, records, marks)
     write_grades(folder, students, assignment, problems_of(records, assignment))
     write_report(folder, assignment, handed_in, records, students, anonymous)
+    keep_marks(folder, students)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
     for why in sorted({line.left_out for line in students} - {""}):

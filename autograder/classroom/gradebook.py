@@ -6,6 +6,7 @@ cells are empty: a zero would look like one.
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from autograder.classroom.record import Record
 from autograder.classroom.spreadsheet import shielded
 from handout.problems import Assignment
 from tests.submission import write_atomically
+
+_MARKS = "marks.json"
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Line:
     manual: float | None  # points that a person added
     detail: str
     elsewhere: bool  # whether the student is in another submission too
+
+    @property
+    def who(self) -> str:
+        """The submission, and the student as far as there is a name."""
+        return ", ".join(filter(None, (self.submission.id, self.student.called)))
 
     @property
     def total(self) -> float | None:
@@ -103,6 +111,24 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
             who = line.student
             canvas.append([shielded(who.name), "", shielded(who.sid), shielded(who.email), "", _number(line.total)])
     _write(folder / "canvas.csv", canvas)
+
+
+def manual_marks(lines: Sequence[Line]) -> dict[str, float]:
+    """Return the points that a person has given, by student."""
+    return {line.who: line.manual for line in lines if line.manual is not None}
+
+
+def keep_marks(folder: Path, lines: Sequence[Line]) -> None:
+    """Keep with what manual marks the grade book is written: `manual.csv` may be another one by the time that somebody asks."""
+    write_atomically(folder / _MARKS, json.dumps(manual_marks(lines), ensure_ascii=False).encode())
+
+
+def kept_marks(folder: Path) -> dict[str, float]:
+    """Return what `keep_marks` has kept."""
+    try:
+        return dict(json.loads((folder / _MARKS).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _number(value: float | None) -> float | str:

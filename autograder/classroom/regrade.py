@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.classroom.folder import is_merged, load_students
-from autograder.classroom.gradebook import lines
+from autograder.classroom.gradebook import kept_marks, lines, manual_marks
 from autograder.classroom.manual import NAME, read_marks
 from autograder.classroom.progress import printable
 from autograder.classroom.record import Record, all_records
@@ -88,21 +88,23 @@ def _about_marks(before: Path, after: Path) -> list[str]:
     if is_merged(before) or is_merged(after):  # whose marks are in the folder of the CPU's run
         return []
     if (before / NAME).exists() and not (after / NAME).exists():
-        return [f"{before / NAME} has marks that a person gave, and {after} has none: copy the file there"]
+        return [f"{before / NAME} has marks that a person gave, and {after} has none: copy it there and run `make class` again"]
     old, new = _manual(before), _manual(after)
+    stale = [
+        f"the grade book of {run} does not have the marks of its {NAME}: run `make class` again"
+        for run, own in ((before, old), (after, new))
+        if own != kept_marks(run)
+    ]
     differ = [who for who in old | new if old.get(who) != new.get(who)]
-    return [f"manual marks: {printable(who)}: {_points(old.get(who))} -> {_points(new.get(who))}" for who in differ]
+    return stale + [
+        f"manual marks: {printable(who)}: {_points(old.get(who))} -> {_points(new.get(who))}" for who in differ
+    ]
 
 
 def _manual(folder: Path) -> dict[str, float]:
     """Return the points that a person has given in a run, by student."""
     handed_in = load_students(folder)
-    students = lines(handed_in, {}, read_marks(folder / NAME, handed_in))
-    return {
-        ", ".join(filter(None, (line.submission.id, line.student.called))): line.manual
-        for line in students
-        if line.manual is not None
-    }
+    return manual_marks(lines(handed_in, {}, read_marks(folder / NAME, handed_in)))
 
 
 def _points(given: float | None) -> str:

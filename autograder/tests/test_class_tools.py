@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.export import HandedIn, Student
-from autograder.classroom.folder import other_grades, save_students
-from autograder.classroom.gradebook import lines, write_grades
+from autograder.classroom.folder import load_students, other_grades, save_students
+from autograder.classroom.gradebook import keep_marks, lines, write_grades
 from autograder.classroom.manual import BadMarks, Marks, read_marks
 from autograder.classroom.merge import merged, problems_of
 from autograder.classroom.record import Record, load, path_of, save
@@ -348,10 +348,15 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
     assert "submission_3  crashed -> 1" in said
     assert "submission_4  1 -> 1  +0  of other files" in said
     assert "3 of 5 submissions differ: 0 have more points, 1 fewer" in said
-    assert any("has marks that a person gave" in line for line in said)
+    assert said[-1].endswith(f"and {after} has none: copy it there and run `make class` again")
+    keep_marks(before, lines(load_students(before), {}, read_marks(before / "manual.csv", load_students(before))))
     (after / "manual.csv").write_text("who,points,why\nsubmission_1,1,essay\nsubmission_5,4,paper\n")
     said = told(changes(before, after), before, after)
-    assert said[-2:] == ["manual marks: submission_1, Ana Nuñez: 2 -> 1", "manual marks: submission_5: none -> 4"]
+    assert said[-3:] == [
+        f"the grade book of {after} does not have the marks of its manual.csv: run `make class` again",
+        "manual marks: submission_1, Ana Nuñez: 2 -> 1",
+        "manual marks: submission_5: none -> 4",
+    ]
     code, out, _ = run("regrade", before, after)
     assert code == 0 and out.splitlines() == said
 
