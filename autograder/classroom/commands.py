@@ -148,8 +148,8 @@ def _class(options: argparse.Namespace) -> int:
                     "class",
                     f"there is no result of {len(todo)} of {len(ids)} submissions, see {folder}/jobs: run it again",
                 )
-                return _finish(folder, export.handed_in, marks, options.anonymous) or 1
-            return _finish(folder, export.handed_in, marks, options.anonymous)
+                return _finish(folder, export.handed_in, marks, folder, options.anonymous) or 1
+            return _finish(folder, export.handed_in, marks, folder, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked, OtherExport) as error:
         return refuse("class", error)
     except OSError as error:
@@ -197,9 +197,9 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
     return 0
 
 
-def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anonymous: bool) -> int:
-    """Write the grade book and the report from the results that there are."""
-    from autograder.classroom.gradebook import keep_marks, lines, write_grades
+def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", of: Path, anonymous: bool) -> int:
+    """Write the grade book and the report from the results that there are, and from the marks of the run in the folder `of`."""
+    from autograder.classroom.gradebook import keep_marks, kept_instead, lines, write_grades
     from autograder.classroom.merge import problems_of
     from autograder.classroom.progress import printable
     from autograder.classroom.record import load
@@ -210,12 +210,15 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     for submission in handed_in:
         if submission.has_files and (record := load(folder, submission.id)):  # else it is of files that are gone
             records[submission.id] = record
-    students = lines(handed_in, records, marks)
+    students = lines(handed_in, records, marks, kept_instead(of))
     write_grades(folder, students, assignment, problems_of(records, assignment))
     write_report(folder, assignment, handed_in, records, students, anonymous)
     keep_marks(folder, students)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
+    if summed := [line for line in students if line.summed]:
+        names = [printable(f"{line.who}: {line.manual:g} + {sum(line.points.values()):g}") for line in summed]
+        print(f"manual marks given when there was no grade are added to one now, is that right? {_some(names)}")
     for why in sorted({line.left_out for line in students} - {""}):
         own = [line for line in students if line.left_out == why]
         names = [printable(f"{line.student.called or 'nobody'} ({line.submission.id})") for line in own]
@@ -266,7 +269,7 @@ def _merge(options: argparse.Namespace) -> int:
             mark_merged(folder)
             write(records, folder)
             save_students(folder, handed_in)
-            return _finish(folder, handed_in, marks, options.anonymous)
+            return _finish(folder, handed_in, marks, options.cpu, options.anonymous)
     except (BadMarks, CannotGrade, Locked) as error:
         return refuse("merge", error)
     except OSError as error:

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autograder.classroom.export import NOBODY, HandedIn, Student
@@ -32,6 +32,17 @@ class Line:
     manual: float | None  # points that a person added
     detail: str
     elsewhere: bool  # whether the student is in another submission too
+    instead: bool  # whether the points were given while there was no grade, and so perhaps in its place
+
+    @property
+    def summed(self) -> bool:
+        """Whether what a person gave while there was no grade is added to one."""
+        return self.instead and bool(self.points)
+
+    @property
+    def key(self) -> str:
+        """What the student is known by in another submission too."""
+        return self.student.email.casefold() or self.student.sid or self.who
 
     @property
     def who(self) -> str:
@@ -53,8 +64,17 @@ class Line:
         return "has neither an id nor an email" if self.total is not None and not self.student.names else ""
 
 
-def lines(handed_in: Sequence[HandedIn], records: Mapping[str, Record], marks: Marks) -> list[Line]:
-    """Return a line for each student of each submission, in the order of the export."""
+def lines(
+    handed_in: Sequence[HandedIn], records: Mapping[str, Record], marks: Marks, instead: Mapping[str, float]
+) -> list[Line]:
+    """Return a line for each student of each submission, in the order of the export.
+
+    Args:
+        handed_in: the export.
+        records: what is known of the submissions.
+        marks: that a person gave.
+        instead: the points of those who had them while there was no grade, as `kept_instead` returns them.
+    """
     submissions: dict[str, set[str]] = {}  # by student's id and email
     for submission in handed_in:
         for student in submission.students:
@@ -77,7 +97,9 @@ def lines(handed_in: Sequence[HandedIn], records: Mapping[str, Record], marks: M
             given = marks.of(submission, student)
             manual = sum(mark.points for mark in given) if given else None
             elsewhere = any(len(submissions[name]) > 1 for name in student.names)
-            result.append(Line(submission, student, status, points, manual, detail, elsewhere))
+            line = Line(submission, student, status, points, manual, detail, elsewhere, instead=False)
+            given_instead = manual is not None and ((not points and manual > 0) or instead.get(line.key) == manual)
+            result.append(replace(line, instead=given_instead))
     return result
 
 
@@ -119,15 +141,25 @@ def manual_marks(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def keep_marks(folder: Path, lines: Sequence[Line]) -> None:
-    """Keep with what manual marks the grade book is written: `manual.csv` may be another one by the time that somebody asks."""
-    write_atomically(folder / _MARKS, json.dumps(manual_marks(lines), ensure_ascii=False).encode())
+    """Keep with what manual marks the grade book is written, and whose were given while there was no grade."""
+    kept = {"written": manual_marks(lines), "instead": {line.key: line.manual for line in lines if line.instead}}
+    write_atomically(folder / _MARKS, json.dumps(kept, ensure_ascii=False).encode())
 
 
 def kept_marks(folder: Path) -> dict[str, float]:
-    """Return what `keep_marks` has kept."""
+    """Return the manual marks that the grade book in a folder was written with, by student as `manual_marks` names them."""
+    return _kept(folder, "written")
+
+
+def kept_instead(folder: Path) -> dict[str, float]:
+    """Return the manual marks that were given while there was no grade, by the student's key."""
+    return _kept(folder, "instead")
+
+
+def _kept(folder: Path, what: str) -> dict[str, float]:
     try:
-        return dict(json.loads((folder / _MARKS).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return dict(json.loads((folder / _MARKS).read_bytes())[what])
+    except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 

@@ -88,7 +88,9 @@ def _about_marks(before: Path, after: Path) -> list[str]:
     if is_merged(before) or is_merged(after):  # whose marks are in the folder of the CPU's run
         return []
     if (before / NAME).exists() and not (after / NAME).exists():
-        return [f"{before / NAME} has marks that a person gave, and {after} has none: copy it there and run `make class` again"]
+        return [
+            f"{before / NAME} has marks that a person gave, and {after} has none: copy it there and run `make class` again"
+        ]
     old, new = _manual(before), _manual(after)
     stale = [
         f"the grade book of {run} does not have the marks of its {NAME}: run `make class` again"
@@ -104,7 +106,7 @@ def _about_marks(before: Path, after: Path) -> list[str]:
 def _manual(folder: Path) -> dict[str, float]:
     """Return the points that a person has given in a run, by student."""
     handed_in = load_students(folder)
-    return manual_marks(lines(handed_in, {}, read_marks(folder / NAME, handed_in)))
+    return manual_marks(lines(handed_in, {}, read_marks(folder / NAME, handed_in), {}))
 
 
 def _points(given: float | None) -> str:
