@@ -42,7 +42,7 @@ class Line:
     @property
     def key(self) -> str:
         """What the student is known by in another submission too."""
-        return self.student.email.casefold() or self.student.sid or self.who
+        return self.student.email.casefold() or self.student.own_id or self.who
 
     @property
     def who(self) -> str:
@@ -131,7 +131,7 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
     for line in lines:
         if line.total is not None and not line.left_out:
             who = line.student
-            canvas.append([shielded(who.name), "", shielded(who.sid), shielded(who.email), "", _number(line.total)])
+            canvas.append([shielded(who.name), "", shielded(who.own_id), shielded(who.email), "", _number(line.total)])
     _write(folder / "canvas.csv", canvas)
 
 

@@ -95,7 +95,7 @@ def _known(handed_in: Iterable[HandedIn]) -> dict[str, set[tuple[str, Student]]]
     known: dict[str, set[tuple[str, Student]]] = {}
     for submission in handed_in:
         for student in submission.students or (NOBODY,):
-            for name in (submission.id, *student.names):
+            for name in {submission.id, student.sid, *student.names} - {""}:
                 known.setdefault(name, set()).add((submission.id, student))
     return known
 
@@ -115,6 +115,8 @@ def _mark(row: Mapping[str | None, str], known: Mapping[str, set[tuple[str, Stud
     given = next((known[name] for name in spelled if name in known), None)
     if given is None:
         raise BadMarks(f"nobody in the export has the submission, id or email {unshielded(who)!r}")
+    if any(student.id_is_shared and student.sid in spelled for _, student in given):
+        raise BadMarks(f"{who!r} is the id of people with different emails: name the submission, or the email")
     if (submissions := len({id for id, _ in given})) > 1:
         raise BadMarks(f"{who!r} stands for {submissions} submissions: name the submission")
     if not _POINTS.fullmatch(points):

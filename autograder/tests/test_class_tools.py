@@ -463,7 +463,7 @@ def test_another_export_takes_no_folder_over_and_one_that_lacks_a_few_submission
     assert (tmp_path / "out" / "grades.csv").read_bytes() == b"before"
     save(record("submission_2", row("napkin.training_flops", "a")), tmp_path / "out")
     code, out, err = run("class", tmp_path / "export", "--out", tmp_path / "out")
-    assert code == 0 and "not in the grade book, though there are results: submission_1\n" in out, err
+    assert code == 2 and "not in the grade book, though there are results: submission_1\n" in out, err
     assert set(grades(tmp_path / "out")) == {"submission_2"}
 
 
