@@ -242,7 +242,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _merge(options: argparse.Namespace) -> int:
     from autograder.classroom.folder import Locked, is_merged, load_students, lock, mark_merged, save_students
-    from autograder.classroom.manual import NAME, BadMarks, read_marks
+    from autograder.classroom.manual import NAME, BadMarks, files_of_marks, read_marks
     from autograder.classroom.merge import merged, write
     from autograder.classroom.record import all_records
 
@@ -265,6 +265,8 @@ def _merge(options: argparse.Namespace) -> int:
         with lock(folder):
             marks = read_marks(options.cpu / NAME, handed_in)
             records, said = merged(cpu, cuda, load_assignment())
+            unread = [*files_of_marks(options.cuda), *files_of_marks(folder)]
+            said += [f"{file} is not read: marks are in {options.cpu / NAME}" for file in unread]
             print("".join(f"{line}\n" for line in said), end="")
             mark_merged(folder)
             write(records, folder)

@@ -19,7 +19,6 @@ from autograder.classroom.spreadsheet import unshielded
 
 NAME = "manual.csv"
 _COLUMNS = ("who", "points", "why")
-_ALMOST = re.compile(r"manual(\.csv|\.txt)+", re.IGNORECASE)  # what an editor or a file manager makes of the name
 _POINTS = re.compile(r"[+-]?([0-9]{1,6}(\.[0-9]*)?|\.[0-9]+)")
 _NUMBER = re.compile(r"[\d.,]*\d[\d.,]*")
 _HOW = "save it as CSV, comma-separated, in UTF-8"
@@ -55,8 +54,8 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
     Raises:
         BadMarks: if a line is not a mark, or is of nobody in the export.
     """
-    for file in path.parent.iterdir():
-        if _ALMOST.fullmatch(file.name) and file.name != path.name:
+    for file in files_of_marks(path.parent):
+        if file.name != path.name:
             raise BadMarks(f"{file} is not read: marks are in {path.name}, so rename or remove it")
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -88,6 +87,14 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
         except BadMarks as error:
             raise BadMarks(f"{path}, line {number}: {error}") from None
     return Marks(tuple(marks.values()))
+
+
+def files_of_marks(folder: Path) -> list[Path]:
+    """Return the files that somebody may take for one of marks: `manual (1).csv`, `manual.xlsx`; an editor's backup is none."""
+    if not folder.is_dir():
+        return []
+    named = (path for path in folder.iterdir() if path.name.casefold().startswith("manual"))
+    return sorted(path for path in named if path.is_file() and not path.name.endswith("~"))
 
 
 def _known(handed_in: Iterable[HandedIn]) -> dict[str, set[tuple[str, Student]]]:

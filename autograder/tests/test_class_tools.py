@@ -212,9 +212,14 @@ def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
         ("manual.csv", "who,points,why\n00123,1,x\n".encode("utf-16"), "save it as CSV, comma-separated, in UTF-8"),
         ("Manual.csv", b"", "Manual.csv is not read: marks are in manual.csv"),
         ("manual.csv.csv", b"", "manual.csv.csv is not read: marks are in manual.csv"),
+        ("manual (1).csv", b"", r"manual \(1\).csv is not read: marks are in manual.csv"),
+        ("manual .csv", b"", "manual .csv is not read: marks are in manual.csv"),
+        ("manual.xlsx", b"", "manual.xlsx is not read: marks are in manual.csv"),
+        ("manual_old.csv", b"", "manual_old.csv is not read: marks are in manual.csv"),
     ],
 )
 def test_a_file_of_marks_in_another_form_or_of_another_name_is_refused(tmp_path, name, content, words):
+    (tmp_path / "manual.csv~").write_bytes(b"of an editor")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadMarks, match=words):
         read_marks(tmp_path / "manual.csv", CLASS)
@@ -488,7 +493,11 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     assert [line["Total Score"] for line in table(tmp_path / "both" / "grades.csv")][:2] == [
         f"{11 + BONUS.points:g}"
     ] * 2
-    assert run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")[0] == 0  # once more
+    unread = tmp_path / "cuda" / "manual.csv", tmp_path / "both" / "manual.xlsx"
+    for file in unread:
+        file.write_bytes(b"")
+    code, out, _ = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")  # once more
+    assert code == 0 and all(f"{file} is not read: marks are in {tmp_path / 'cpu'}" in out for file in unread)
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "submission_metadata.yml").write_text("submission_1:\n  :submitters: []\n")
     code, _, err = run("class", tmp_path / "export", "--out", tmp_path / "both")  # it knows nothing of the marks
