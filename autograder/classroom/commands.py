@@ -301,11 +301,15 @@ def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", optio
 
 def _regrade(options: argparse.Namespace) -> int:
     from autograder.classroom.manual import BadMarks
-    from autograder.classroom.regrade import changes, told
+    from autograder.classroom.regrade import changes, submissions, told
 
     try:
         for run in (options.before, options.after):
             _check_run(run)
+        if not submissions(options.before) & submissions(options.after):
+            raise CannotGrade(
+                f"{options.before} and {options.after} have no submission in common: name two runs of one class"
+            )
         lines = told(changes(options.before, options.after), options.before, options.after)
     except (BadMarks, CannotGrade) as error:
         return refuse("regrade", error)

@@ -30,7 +30,7 @@ class Change:
 
 def changes(before: Path, after: Path) -> list[Change]:
     """Return the submissions whose score, rows, status or files are not the same, those with the largest loss first."""
-    old, new = all_records(before), all_records(after)
+    old, new = _counting(before), _counting(after)
     found = []
     for id in sorted(old.keys() | new.keys(), key=lambda id: (len(id), id)):
         a, b = old.get(id), new.get(id)
@@ -39,6 +39,18 @@ def changes(before: Path, after: Path) -> list[Change]:
         if rows or files or (a and a.status) != (b and b.status):
             found.append(Change(id, a, b, rows, files))
     return sorted(found, key=lambda change: (change.points is not None, change.points or 0))
+
+
+def submissions(folder: Path) -> set[str]:
+    """Return those of a run: in its grade book or, in a folder that does not say who handed in, with results."""
+    return {one.id for one in load_students(folder)} or set(all_records(folder))
+
+
+def _counting(folder: Path) -> dict[str, Record]:
+    """Return the records that are in the grade book of a run: not those of submissions that were replaced, or have no files any more."""
+    without_files = {one.id for one in load_students(folder) if not one.has_files}
+    counting = submissions(folder) - without_files
+    return {id: record for id, record in all_records(folder).items() if id in counting}
 
 
 def _rows(before: Record | None, after: Record | None) -> tuple[tuple[str, float, str], ...]:
@@ -75,8 +87,7 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
         said += ["", "by row:"]
         most = sorted(by_row.items(), key=lambda pair: -len(pair[1]))
         said += [f"  {test}: {len(each)} submissions, {sum(each):+g} points" for test, each in most]
-    submissions = {one.id for run in (before, after) for one in load_students(run)}
-    total = len(submissions | all_records(before).keys() | all_records(after).keys())
+    total = len(submissions(before) | submissions(after))
     changed = [change.points for change in found if change.points]
     up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)
     said.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")

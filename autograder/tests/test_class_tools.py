@@ -386,6 +386,24 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
     assert code == 0 and out.splitlines() == said
 
 
+def test_a_regrade_compares_what_counts_and_refuses_runs_of_other_submissions(tmp_path):
+    """What was left behind by a submission that was replaced, or that has no files any more, does not."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, make in ((before, row), (after, lost)):
+        for i in (1, 2, 3):
+            save(record(f"submission_{i}", make("napkin.training_flops", "a")), folder)
+        save_students(folder, [handed_in("submission_1"), handed_in("submission_2", has_files=folder == before)])
+    code, out, err = run("regrade", before, after)
+    assert code == 0 and [line for line in out.splitlines() if line.startswith("submission_")] == [
+        "submission_2  1 -> not there",
+        "submission_1  1 -> 0  -1",
+    ], err
+    assert "2 of 2 submissions differ" in out
+    save(record("submission_9", row("napkin.training_flops", "a")), tmp_path / "other")
+    code, out, err = run("regrade", before, tmp_path / "other")
+    assert code == 2 and "have no submission in common" in err and len(err.splitlines()) == 1 and out == ""
+
+
 @pytest.mark.parametrize("opened", [os.pipe, os.openpty])
 @pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")], ids=" and ".join)
 def test_a_command_whose_output_nobody_reads_does_its_work_without_a_word(tmp_path, streams, opened):
