@@ -199,7 +199,7 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
 
 def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", of: Path, anonymous: bool) -> int:
     """Write the grade book and the report from the results that there are, and from the marks of the run in the folder `of`."""
-    from autograder.classroom.gradebook import keep_marks, kept_instead, lines, write_grades
+    from autograder.classroom.gradebook import keep_marks, kept_instead, lines, set_aside_edited, write_grades
     from autograder.classroom.merge import problems_of
     from autograder.classroom.progress import printable
     from autograder.classroom.record import load
@@ -211,9 +211,11 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", of: P
         if submission.has_files and (record := load(folder, submission.id)):  # else it is of files that are gone
             records[submission.id] = record
     students = lines(handed_in, records, marks, kept_instead(of))
+    if set_aside_edited(folder):
+        print(f"{folder}/grades.csv was edited, and is kept as grades.csv~: marks are given in manual.csv")
     write_grades(folder, students, assignment, problems_of(records, assignment))
-    write_report(folder, assignment, handed_in, records, students, anonymous)
     keep_marks(folder, students)
+    write_report(folder, assignment, handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
     if summed := [line for line in students if line.summed]:

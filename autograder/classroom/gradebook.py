@@ -5,11 +5,13 @@ cells are empty: a zero would look like one.
 """
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from autograder.classroom.export import NOBODY, HandedIn, Student
 from autograder.classroom.manual import Marks
@@ -141,8 +143,9 @@ def manual_marks(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def keep_marks(folder: Path, lines: Sequence[Line]) -> None:
-    """Keep with what manual marks the grade book is written, and whose were given while there was no grade."""
-    kept = {"written": manual_marks(lines), "instead": {line.key: line.manual for line in lines if line.instead}}
+    """Keep with what manual marks the grade book is written, whose were given while there was no grade, and what it is."""
+    own = {line.key: line.manual for line in lines if line.instead}
+    kept = {"written": manual_marks(lines), "instead": own, "book": {"sha256": _digest(folder)}}
     write_atomically(folder / _MARKS, json.dumps(kept, ensure_ascii=False).encode())
 
 
@@ -156,7 +159,22 @@ def kept_instead(folder: Path) -> dict[str, float]:
     return _kept(folder, "instead")
 
 
-def _kept(folder: Path, what: str) -> dict[str, float]:
+def set_aside_edited(folder: Path) -> bool:
+    """Keep a grades.csv that is not what was written as grades.csv~, and return whether it was one."""
+    book = folder / "grades.csv"
+    if _digest(folder) in ("", _kept(folder, "book").get("sha256")):
+        return False
+    write_atomically(book.with_name("grades.csv~"), book.read_bytes())
+    return True
+
+
+def _digest(folder: Path) -> str:
+    """Return a hash of grades.csv; of none, the empty text."""
+    book = folder / "grades.csv"
+    return hashlib.sha256(book.read_bytes()).hexdigest() if book.exists() else ""
+
+
+def _kept(folder: Path, what: str) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / _MARKS).read_bytes())[what])
     except (OSError, ValueError, TypeError, KeyError):

@@ -488,6 +488,8 @@ def test_another_export_takes_no_folder_over_and_one_that_lacks_a_few_submission
     code, out, err = run("class", tmp_path / "export", "--out", tmp_path / "out")
     assert code == 2 and "not in the grade book, though there are results: submission_1\n" in out, err
     assert set(grades(tmp_path / "out")) == {"submission_2"}
+    assert "grades.csv was edited, and is kept as grades.csv~: marks are given in manual.csv\n" in out
+    assert (tmp_path / "out" / "grades.csv~").read_bytes() == b"before"
 
 
 def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
@@ -515,6 +517,7 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     for file in unread:
         file.write_bytes(b"")
     code, out, _ = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")  # once more
+    assert "grades.csv~" not in out and not (tmp_path / "both" / "grades.csv~").exists()
     assert code == 0 and all(f"{file} is not read: marks are in {tmp_path / 'cpu'}" in out for file in unread)
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "submission_metadata.yml").write_text("submission_1:\n  :submitters: []\n")
