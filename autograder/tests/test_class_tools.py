@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.export import HandedIn, Student
-from autograder.classroom.folder import load_students, other_grades, save_students
+from autograder.classroom.folder import load_students, other_grades, save_students, set_aside
 from autograder.classroom.gradebook import keep_marks, kept_instead, lines, write_grades
 from autograder.classroom.manual import BadMarks, Marks, read_marks
 from autograder.classroom.merge import merged, problems_of
@@ -237,6 +237,20 @@ def test_a_record_comes_back_as_it_was(tmp_path):
     )  # fmt: skip
     save(one, tmp_path)
     assert load(tmp_path, "submission_1") == one
+
+
+def test_the_last_grade_is_kept_whatever_fails_after_it(tmp_path):
+    path = path_of(tmp_path, "submission_1")
+    a, b = (record("submission_1", row("napkin.training_flops", name)) for name in "ab")
+    for one, kept in (
+        (replace(a, status="crashed"), "crashed"),
+        (a, "::test_a"),
+        (replace(b, status="crashed"), "::test_a"),
+        (b, "::test_b"),
+    ):
+        save(one, tmp_path)
+        set_aside(tmp_path, ["submission_1"])
+        assert not path.exists() and kept in path.with_name("results.json~").read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"extra_data": {"status": "graded"}}', b"\xff"])
