@@ -378,7 +378,8 @@ def _entries(text: str) -> Iterator[tuple[str, _Entry]]:
 
 def _student(node: yaml.Node) -> Student:
     fields = _fields(node)
-    return Student(*(" ".join(_scalar(fields.get(name)).split()) for name in ("name", "sid", "email")))
+    name, sid, email = (" ".join(_scalar(fields.get(key)).split()) for key in ("name", "sid", "email"))
+    return Student(name, sid, email)
 
 
 def _fields(node: yaml.Node | None) -> dict[str, yaml.Node]:
