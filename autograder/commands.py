@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from autograder.machine import CannotGrade, check_device, open_sandbox
 from autograder.settings import BadSettings, load_settings
-from autograder.terminal import STOPPING, Parser, Stopped, end_if_stopped, raise_stopped, refuse
+from autograder.terminal import STOPPING, Parser, Stopped, end_if_stopped, heed_stops, refuse
 from handout.problems import BadProblems, load_assignment
 
 if TYPE_CHECKING:  # importing it imports PyTorch, which not every command needs
@@ -71,8 +71,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        for number in STOPPING:
-            signal.signal(number, raise_stopped)
+        heed_stops()
         if options.command == "grade":
             return _grade(options.submission, options.out, options.isolation, options.metadata, options.device)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

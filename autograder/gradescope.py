@@ -18,6 +18,7 @@ from autograder.grade import Grade, Row
 from autograder.markdown import markdown
 from autograder.pack import grader_version
 from autograder.settings import Settings, load_settings
+from autograder.terminal import STOPPING
 
 _MOST_OUTPUT = 100_000  # characters; the platform cuts there, so we cut before it does
 _NO_DIAGNOSIS = "This test is lost. Staff have switched off the explanation."
@@ -100,7 +101,7 @@ def write_results(path: Path, content: dict[str, Any]) -> None:
     data = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     data = msgspec.json.format(data, indent=1)  # json's own indenting is Python, and this is written after each row
     # An order to stop waits: between the making of the file and the `try` it would leave the file behind.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         _replace(path, data)
     finally:

@@ -1,6 +1,7 @@
 """How a command meets who started it: bad arguments, an order to stop, a reader who is gone."""
 
 import argparse
+import errno
 import io
 import signal
 import sys
@@ -8,12 +9,13 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 BAD_INPUT = 2
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GONE = (errno.EPIPE, errno.EIO)  # what writing to a pipe, or to a terminal, says whose other end is closed
 _stops: "list[Stopped]" = []  # the order to stop, once it came
 
 
 class Stopped(BaseException):
-    """SIGTERM or Ctrl-C: end with what is known."""
+    """SIGTERM, Ctrl-C, or a terminal that was closed: end with what is known."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -32,6 +34,13 @@ def raise_stopped(number: int, frame: FrameType | None) -> NoReturn:
     """Take a signal for an order to stop, and raise it."""
     _stops.append(Stopped(number))
     raise _stops[0]
+
+
+def heed_stops() -> None:
+    """Raise orders to stop from now on; `nohup` has the closing of a terminal ignored, and so it stays."""
+    for number in STOPPING:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, raise_stopped)
 
 
 def end_if_stopped() -> None:
@@ -53,12 +62,14 @@ class _Heedless(io.FileIO):
         """Write to the file while it has a reader."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
             return len(data)
 
 
 def outlive_readers() -> None:
-    """Go on when nobody reads what this process prints any more, as behind `| head`: results are written all the same."""
+    """Go on when nobody reads what this process prints any more, as behind `| head` or once the terminal is closed: results are written all the same."""
     sys.stdout, sys.stderr = map(_heedless, (sys.stdout, sys.stderr))
 
 

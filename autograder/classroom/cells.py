@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from autograder.sandbox import syscalls
 from autograder.sandbox.client import Sandbox, SandboxBroken, close_all_but
+from autograder.terminal import STOPPING
 
 _PATIENCE = 10.0  # seconds for zygotes to end their children and remove their files
 
@@ -72,7 +73,7 @@ def _serve(control: socket.socket, ahead: int) -> NoReturn:
     """Make sandboxes until the other end is closed, then wait for their zygotes."""
     close_all_but(0, 1, 2, control.fileno())
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the grader decides what to do
     made: list[Sandbox] = []
     with suppress(ConnectionError):

@@ -148,8 +148,8 @@ def _class(options: argparse.Namespace) -> int:
                     "class",
                     f"there is no result of {len(todo)} of {len(ids)} submissions, see {folder}/jobs: run it again",
                 )
-                return _finish(folder, export.handed_in, marks, options.anonymous) or 1
-            return _finish(folder, export.handed_in, marks, options.anonymous)
+                return _finish(folder, export.handed_in, marks, folder, options.anonymous) or 1
+            return _finish(folder, export.handed_in, marks, folder, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked, OtherExport) as error:
         return refuse("class", error)
     except OSError as error:
@@ -197,9 +197,9 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
     return 0
 
 
-def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anonymous: bool) -> int:
-    """Write the grade book and the report from the results that there are."""
-    from autograder.classroom.gradebook import lines, write_grades
+def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", of: Path, anonymous: bool) -> int:
+    """Write the grade book and the report from the results that there are, and from the marks of the run in the folder `of`."""
+    from autograder.classroom.gradebook import keep_marks, kept_instead, lines, set_aside_edited, write_grades
     from autograder.classroom.merge import problems_of
     from autograder.classroom.progress import printable
     from autograder.classroom.record import load
@@ -210,11 +210,17 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", anony
     for submission in handed_in:
         if submission.has_files and (record := load(folder, submission.id)):  # else it is of files that are gone
             records[submission.id] = record
-    students = lines(handed_in, records, marks)
+    students = lines(handed_in, records, marks, kept_instead(of))
+    if set_aside_edited(folder):
+        print(f"{folder}/grades.csv was edited, and is kept as grades.csv~: marks are given in manual.csv")
     write_grades(folder, students, assignment, problems_of(records, assignment))
+    keep_marks(folder, students)
     write_report(folder, assignment, handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
+    if summed := [line for line in students if line.summed]:
+        names = [printable(f"{line.who}: {line.manual:g} + {sum(line.points.values()):g}") for line in summed]
+        print(f"manual marks given when there was no grade are added to one now, is that right? {_some(names)}")
     for why in sorted({line.left_out for line in students} - {""}):
         own = [line for line in students if line.left_out == why]
         names = [printable(f"{line.student.called or 'nobody'} ({line.submission.id})") for line in own]
@@ -238,7 +244,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _merge(options: argparse.Namespace) -> int:
     from autograder.classroom.folder import Locked, is_merged, load_students, lock, mark_merged, save_students
-    from autograder.classroom.manual import NAME, BadMarks, read_marks
+    from autograder.classroom.manual import NAME, BadMarks, files_of_marks, read_marks
     from autograder.classroom.merge import merged, write
     from autograder.classroom.record import all_records
 
@@ -261,11 +267,13 @@ def _merge(options: argparse.Namespace) -> int:
         with lock(folder):
             marks = read_marks(options.cpu / NAME, handed_in)
             records, said = merged(cpu, cuda, load_assignment())
+            unread = [*files_of_marks(options.cuda), *files_of_marks(folder)]
+            said += [f"{file} is not read: marks are in {options.cpu / NAME}" for file in unread]
             print("".join(f"{line}\n" for line in said), end="")
             mark_merged(folder)
             write(records, folder)
             save_students(folder, handed_in)
-            return _finish(folder, handed_in, marks, options.anonymous)
+            return _finish(folder, handed_in, marks, options.cpu, options.anonymous)
     except (BadMarks, CannotGrade, Locked) as error:
         return refuse("merge", error)
     except OSError as error:
@@ -295,11 +303,15 @@ def _check_pair(cpu: "Mapping[str, Record]", cuda: "Mapping[str, Record]", optio
 
 def _regrade(options: argparse.Namespace) -> int:
     from autograder.classroom.manual import BadMarks
-    from autograder.classroom.regrade import changes, told
+    from autograder.classroom.regrade import changes, submissions, told
 
     try:
         for run in (options.before, options.after):
             _check_run(run)
+        if not submissions(options.before) & submissions(options.after):
+            raise CannotGrade(
+                f"{options.before} and {options.after} have no submission in common: name two runs of one class"
+            )
         lines = told(changes(options.before, options.after), options.before, options.after)
     except (BadMarks, CannotGrade) as error:
         return refuse("regrade", error)

@@ -11,7 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
@@ -56,11 +56,17 @@ class Student:
     name: str
     sid: str  # as it is written, with leading zeros
     email: str
+    id_is_shared: bool = False  # with somebody who has another email, as "N/A" is: it is no id of a person
+
+    @property
+    def own_id(self) -> str:
+        """The id, if it tells who it is."""
+        return "" if self.id_is_shared else self.sid
 
     @property
     def names(self) -> frozenset[str]:
         """What tells who it is: the id, and the email, which may be spelled in capitals or not."""
-        return frozenset((self.sid, self.email.casefold())) - {""}
+        return frozenset((self.own_id, self.email.casefold())) - {""}
 
     @property
     def called(self) -> str:
@@ -285,6 +291,16 @@ def read_export(files: Files) -> Export:
         handed_in.append(HandedIn(id, students, created_at, id in there))
     if not handed_in:
         raise BadExport(f"{_METADATA} in {files.path} names no submission")
+    emails: dict[str, set[str]] = {}  # by id
+    for submission in handed_in:
+        for each in submission.students:
+            emails.setdefault(each.sid, set()).update({each.email.casefold()} - {""})
+    shared = {sid for sid, own in emails.items() if sid and len(own) > 1}
+    warnings += [f"{len(emails[sid])} emails share the id {sid}, which is not used" for sid in sorted(shared)]
+    handed_in = [
+        replace(one, students=tuple(replace(each, id_is_shared=each.sid in shared) for each in one.students))
+        for one in handed_in
+    ]
     seen: dict[str, str] = {}  # by id and by email: a name may be spelled in two ways
     for submission in handed_in:
         own = {name for each in submission.students for name in each.names}
@@ -362,7 +378,8 @@ def _entries(text: str) -> Iterator[tuple[str, _Entry]]:
 
 def _student(node: yaml.Node) -> Student:
     fields = _fields(node)
-    return Student(*(" ".join(_scalar(fields.get(name)).split()) for name in ("name", "sid", "email")))
+    name, sid, email = (" ".join(_scalar(fields.get(key)).split()) for key in ("name", "sid", "email"))
+    return Student(name, sid, email)
 
 
 def _fields(node: yaml.Node | None) -> dict[str, yaml.Node]:

@@ -72,11 +72,18 @@ def remove_halves(folder: Path, ids: Iterable[str]) -> None:
 
 
 def set_aside(folder: Path, ids: Iterable[str]) -> None:
-    """Rename the results of submissions that are about to be graded: a run that does not come to them leaves no grade of other files."""
+    """Rename the results of submissions that are about to be graded: a run that does not come to them leaves no grade of other files.
+
+    An attempt that failed takes no place of an older one, which may be a grade.
+    """
     for id in ids:
-        path = path_of(folder, id)
+        path, record = path_of(folder, id), load(folder, id)
+        kept = path.with_name(f"{path.name}~")
         with suppress(FileNotFoundError):
-            path.replace(path.with_name(f"{path.name}~"))
+            if kept.exists() and not (record and record.final):
+                path.unlink()
+            else:
+                path.replace(kept)
 
 
 def save_students(folder: Path, handed_in: Sequence[HandedIn]) -> None:

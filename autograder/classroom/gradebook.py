@@ -5,10 +5,13 @@ cells are empty: a zero would look like one.
 """
 
 import csv
+import hashlib
 import io
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from autograder.classroom.export import NOBODY, HandedIn, Student
 from autograder.classroom.manual import Marks
@@ -16,6 +19,8 @@ from autograder.classroom.record import Record
 from autograder.classroom.spreadsheet import shielded
 from handout.problems import Assignment
 from tests.submission import write_atomically
+
+_MARKS = "marks.json"
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,22 @@ class Line:
     manual: float | None  # points that a person added
     detail: str
     elsewhere: bool  # whether the student is in another submission too
+    instead: bool  # whether the points were given while there was no grade, and so perhaps in its place
+
+    @property
+    def summed(self) -> bool:
+        """Whether what a person gave while there was no grade is added to one."""
+        return self.instead and bool(self.points)
+
+    @property
+    def key(self) -> str:
+        """What the student is known by in another submission too."""
+        return self.student.email.casefold() or self.student.own_id or self.who
+
+    @property
+    def who(self) -> str:
+        """The submission, and the student as far as there is a name."""
+        return ", ".join(filter(None, (self.submission.id, self.student.called)))
 
     @property
     def total(self) -> float | None:
@@ -45,8 +66,17 @@ class Line:
         return "has neither an id nor an email" if self.total is not None and not self.student.names else ""
 
 
-def lines(handed_in: Sequence[HandedIn], records: Mapping[str, Record], marks: Marks) -> list[Line]:
-    """Return a line for each student of each submission, in the order of the export."""
+def lines(
+    handed_in: Sequence[HandedIn], records: Mapping[str, Record], marks: Marks, instead: Mapping[str, float]
+) -> list[Line]:
+    """Return a line for each student of each submission, in the order of the export.
+
+    Args:
+        handed_in: the export.
+        records: what is known of the submissions.
+        marks: that a person gave.
+        instead: the points of those who had them while there was no grade, as `kept_instead` returns them.
+    """
     submissions: dict[str, set[str]] = {}  # by student's id and email
     for submission in handed_in:
         for student in submission.students:
@@ -69,7 +99,9 @@ def lines(handed_in: Sequence[HandedIn], records: Mapping[str, Record], marks: M
             given = marks.of(submission, student)
             manual = sum(mark.points for mark in given) if given else None
             elsewhere = any(len(submissions[name]) > 1 for name in student.names)
-            result.append(Line(submission, student, status, points, manual, detail, elsewhere))
+            line = Line(submission, student, status, points, manual, detail, elsewhere, instead=False)
+            given_instead = manual is not None and ((not points and manual > 0) or instead.get(line.key) == manual)
+            result.append(replace(line, instead=given_instead))
     return result
 
 
@@ -101,8 +133,52 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
     for line in lines:
         if line.total is not None and not line.left_out:
             who = line.student
-            canvas.append([shielded(who.name), "", shielded(who.sid), shielded(who.email), "", _number(line.total)])
+            canvas.append([shielded(who.name), "", shielded(who.own_id), shielded(who.email), "", _number(line.total)])
     _write(folder / "canvas.csv", canvas)
+
+
+def manual_marks(lines: Sequence[Line]) -> dict[str, float]:
+    """Return the points that a person has given, by student."""
+    return {line.who: line.manual for line in lines if line.manual is not None}
+
+
+def keep_marks(folder: Path, lines: Sequence[Line]) -> None:
+    """Keep with what manual marks the grade book is written, whose were given while there was no grade, and what it is."""
+    own = {line.key: line.manual for line in lines if line.instead}
+    kept = {"written": manual_marks(lines), "instead": own, "book": {"sha256": _digest(folder)}}
+    write_atomically(folder / _MARKS, json.dumps(kept, ensure_ascii=False).encode())
+
+
+def kept_marks(folder: Path) -> dict[str, float]:
+    """Return the manual marks that the grade book in a folder was written with, by student as `manual_marks` names them."""
+    return _kept(folder, "written")
+
+
+def kept_instead(folder: Path) -> dict[str, float]:
+    """Return the manual marks that were given while there was no grade, by the student's key."""
+    return _kept(folder, "instead")
+
+
+def set_aside_edited(folder: Path) -> bool:
+    """Keep a grades.csv that is not what was written as grades.csv~, and return whether it was one."""
+    book = folder / "grades.csv"
+    if _digest(folder) in ("", _kept(folder, "book").get("sha256")):
+        return False
+    write_atomically(book.with_name("grades.csv~"), book.read_bytes())
+    return True
+
+
+def _digest(folder: Path) -> str:
+    """Return a hash of grades.csv; of none, the empty text."""
+    book = folder / "grades.csv"
+    return hashlib.sha256(book.read_bytes()).hexdigest() if book.exists() else ""
+
+
+def _kept(folder: Path, what: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / _MARKS).read_bytes())[what])
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def _number(value: float | None) -> float | str:

@@ -19,7 +19,6 @@ from autograder.classroom.spreadsheet import unshielded
 
 NAME = "manual.csv"
 _COLUMNS = ("who", "points", "why")
-_ALMOST = re.compile(r"manual(\.csv|\.txt)+", re.IGNORECASE)  # what an editor or a file manager makes of the name
 _POINTS = re.compile(r"[+-]?([0-9]{1,6}(\.[0-9]*)?|\.[0-9]+)")
 _NUMBER = re.compile(r"[\d.,]*\d[\d.,]*")
 _HOW = "save it as CSV, comma-separated, in UTF-8"
@@ -55,8 +54,8 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
     Raises:
         BadMarks: if a line is not a mark, or is of nobody in the export.
     """
-    for file in path.parent.iterdir():
-        if _ALMOST.fullmatch(file.name) and file.name != path.name:
+    for file in files_of_marks(path.parent):
+        if file.name != path.name:
             raise BadMarks(f"{file} is not read: marks are in {path.name}, so rename or remove it")
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -66,7 +65,7 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
         raise BadMarks(f"{path} is not in UTF-8: {_HOW}") from None
     except OSError as error:
         raise BadMarks(f"{path} cannot be read: {error.strerror}") from None
-    reader = csv.DictReader(text.splitlines(), restval="", strict=True)
+    reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)
     try:
         if tuple(reader.fieldnames or ()) != _COLUMNS:
             raise BadMarks(f"{path}: the first line must be {','.join(_COLUMNS)}: {_HOW}")
@@ -76,6 +75,9 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
     known = _known(handed_in)
     marks: dict[int, Mark] = {}  # by line
     for number, row in rows:
+        if further := sum(len(field.splitlines()) - 1 for field in row.values() if isinstance(field, str) and field):
+            first = number - further
+            raise BadMarks(f"{path}, line {first}: a field goes on until line {number}; is there a stray quote?")
         try:
             if mark := _mark(row, known):
                 for line, other in marks.items():
@@ -87,12 +89,20 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
     return Marks(tuple(marks.values()))
 
 
+def files_of_marks(folder: Path) -> list[Path]:
+    """Return the files that somebody may take for one of marks: `manual (1).csv`, `manual.xlsx`; an editor's backup is none."""
+    if not folder.is_dir():
+        return []
+    named = (path for path in folder.iterdir() if path.name.casefold().startswith("manual"))
+    return sorted(path for path in named if path.is_file() and not path.name.endswith("~"))
+
+
 def _known(handed_in: Iterable[HandedIn]) -> dict[str, set[tuple[str, Student]]]:
     """Return whom each name stands for: those of the submission, or one student, in each submission that they are in."""
     known: dict[str, set[tuple[str, Student]]] = {}
     for submission in handed_in:
         for student in submission.students or (NOBODY,):
-            for name in (submission.id, *student.names):
+            for name in {submission.id, student.sid, *student.names} - {""}:
                 known.setdefault(name, set()).add((submission.id, student))
     return known
 
@@ -112,6 +122,8 @@ def _mark(row: Mapping[str | None, str], known: Mapping[str, set[tuple[str, Stud
     given = next((known[name] for name in spelled if name in known), None)
     if given is None:
         raise BadMarks(f"nobody in the export has the submission, id or email {unshielded(who)!r}")
+    if any(student.id_is_shared and student.sid in spelled for _, student in given):
+        raise BadMarks(f"{who!r} is the id of people with different emails: name the submission, or the email")
     if (submissions := len({id for id, _ in given})) > 1:
         raise BadMarks(f"{who!r} stands for {submissions} submissions: name the submission")
     if not _POINTS.fullmatch(points):

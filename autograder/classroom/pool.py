@@ -24,11 +24,11 @@ from autograder.classroom.cells import Cells
 from autograder.sandbox import syscalls
 from autograder.sandbox.client import Sandbox, SandboxBroken
 from autograder.settings import load_settings
+from autograder.terminal import STOPPING
 
 _TRIES = 2
 _TICK = 0.5  # seconds
 _PATIENCE = 120  # seconds beyond the total for one submission: far more than the judge itself allows
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class CannotGoOn(Exception):
@@ -140,9 +140,8 @@ class Pool:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         sys.stdout.flush()  # else the worker would print it again
-        before = signal.pthread_sigmask(
-            signal.SIG_BLOCK, _STOPPING
-        )  # no order to stop may unwind the child into our frames
+        # No order to stop may unwind the child into our frames.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         pid = os.fork()
         if pid == 0:
             try:
@@ -232,9 +231,9 @@ def _hear(worker: _Worker) -> dict[str, Any] | None:
 
 def _become_worker(parent: int) -> None:
     """Leave it to the parent to stop, and end when it does, however it ends."""
-    for number in _STOPPING:
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.classroom.folder import is_merged, load_students
-from autograder.classroom.gradebook import lines
+from autograder.classroom.gradebook import kept_marks, lines, manual_marks
 from autograder.classroom.manual import NAME, read_marks
 from autograder.classroom.progress import printable
 from autograder.classroom.record import Record, all_records
@@ -30,7 +30,7 @@ class Change:
 
 def changes(before: Path, after: Path) -> list[Change]:
     """Return the submissions whose score, rows, status or files are not the same, those with the largest loss first."""
-    old, new = all_records(before), all_records(after)
+    old, new = _counting(before), _counting(after)
     found = []
     for id in sorted(old.keys() | new.keys(), key=lambda id: (len(id), id)):
         a, b = old.get(id), new.get(id)
@@ -39,6 +39,18 @@ def changes(before: Path, after: Path) -> list[Change]:
         if rows or files or (a and a.status) != (b and b.status):
             found.append(Change(id, a, b, rows, files))
     return sorted(found, key=lambda change: (change.points is not None, change.points or 0))
+
+
+def submissions(folder: Path) -> set[str]:
+    """Return those of a run: in its grade book or, in a folder that does not say who handed in, with results."""
+    return {one.id for one in load_students(folder)} or set(all_records(folder))
+
+
+def _counting(folder: Path) -> dict[str, Record]:
+    """Return the records that are in the grade book of a run: not those of submissions that were replaced, or have no files any more."""
+    without_files = {one.id for one in load_students(folder) if not one.has_files}
+    counting = submissions(folder) - without_files
+    return {id: record for id, record in all_records(folder).items() if id in counting}
 
 
 def _rows(before: Record | None, after: Record | None) -> tuple[tuple[str, float, str], ...]:
@@ -75,8 +87,7 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
         said += ["", "by row:"]
         most = sorted(by_row.items(), key=lambda pair: -len(pair[1]))
         said += [f"  {test}: {len(each)} submissions, {sum(each):+g} points" for test, each in most]
-    submissions = {one.id for run in (before, after) for one in load_students(run)}
-    total = len(submissions | all_records(before).keys() | all_records(after).keys())
+    total = len(submissions(before) | submissions(after))
     changed = [change.points for change in found if change.points]
     up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)
     said.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")
@@ -88,21 +99,25 @@ def _about_marks(before: Path, after: Path) -> list[str]:
     if is_merged(before) or is_merged(after):  # whose marks are in the folder of the CPU's run
         return []
     if (before / NAME).exists() and not (after / NAME).exists():
-        return [f"{before / NAME} has marks that a person gave, and {after} has none: copy the file there"]
+        return [
+            f"{before / NAME} has marks that a person gave, and {after} has none: copy it there and run `make class` again"
+        ]
     old, new = _manual(before), _manual(after)
+    stale = [
+        f"the grade book of {run} does not have the marks of its {NAME}: run `make class` again"
+        for run, own in ((before, old), (after, new))
+        if own != kept_marks(run)
+    ]
     differ = [who for who in old | new if old.get(who) != new.get(who)]
-    return [f"manual marks: {printable(who)}: {_points(old.get(who))} -> {_points(new.get(who))}" for who in differ]
+    return stale + [
+        f"manual marks: {printable(who)}: {_points(old.get(who))} -> {_points(new.get(who))}" for who in differ
+    ]
 
 
 def _manual(folder: Path) -> dict[str, float]:
     """Return the points that a person has given in a run, by student."""
     handed_in = load_students(folder)
-    students = lines(handed_in, {}, read_marks(folder / NAME, handed_in))
-    return {
-        ", ".join(filter(None, (line.submission.id, line.student.called))): line.manual
-        for line in students
-        if line.manual is not None
-    }
+    return manual_marks(lines(handed_in, {}, read_marks(folder / NAME, handed_in), {}))
 
 
 def _points(given: float | None) -> str:

@@ -48,6 +48,7 @@ class Entry:
     score: float | None
     totals: tuple[float | None, ...]  # with what a person has added, which may differ within a group
     left_out: tuple[str, ...]  # whom of it canvas.csv leaves out, and why
+    summed: bool  # whether points that were given while there was no grade are added to one
     seconds: float
     file: str  # results.json, relative to the page; "" without identities
 
@@ -124,6 +125,7 @@ def _entry(submission: HandedIn, number: int, record: Record | None, own: Sequen
             for line in own
             if line.left_out
         ),
+        summed=any(line.summed for line in own),
         seconds=record.seconds if record else 0.0,
         file=file,
     )

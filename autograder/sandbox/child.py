@@ -68,8 +68,8 @@ def prepare() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file grown too large is an OSError in the student's code
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Ctrl-C reaches the whole group: the grader decides what to do.
-    signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGINT, signal.SIGTERM])
+    # Ctrl-C, and the closing of a terminal, reach the whole group: the grader decides what to do.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     os.umask(0o077)
     with suppress(OSError):  # the last capability's number depends on the kernel
         for capability in range(64):

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.export import BadExport, Export, Files, Student, parse_metadata, read_export
+from autograder.classroom.gradebook import lines, write_grades
+from autograder.classroom.manual import BadMarks, read_marks
 from autograder.submission import UnreadableSubmission
 from autograder.tests.handed_in import write
+from handout.problems import load_assignment
 
 MODULES = frozenset({"memory", "napkin"})
 PERSON = "  :submitters:\n  - :name: Ana\n    :sid: '1'\n    :email: ana@example.edu\n"
@@ -358,6 +361,25 @@ def test_submissions_are_in_the_order_of_their_numbers(tmp_path):
 def test_one_student_in_two_submissions_is_noticed(tmp_path):
     write(tmp_path, {"submission_metadata.yml": f"submission_1:\n{PERSON}submission_2:\n{PERSON}"})
     assert any("same student" in warning for warning in read(tmp_path)[1].warnings)
+
+
+def test_an_id_that_people_with_different_emails_share_is_nobodys(tmp_path):
+    other = PERSON.replace("Ana", "Bo").replace("ana@", "bo@")
+    text = f"submission_1:\n{PERSON}submission_2:\n{other}submission_3:\n{PERSON}".replace("'1'", "N/A")
+    (tmp_path / "submission_metadata.yml").write_text(text)
+    export = read_export(Files(tmp_path))
+    said = [line for line in export.warnings if "no file" not in line]
+    assert said == [
+        "2 emails share the id N/A, which is not used",
+        "submission_3 and submission_1 are of the same student",
+    ]
+    (tmp_path / "manual.csv").write_text("who,points,why\nbo@example.edu,2,\n")
+    book = lines(export.handed_in, {}, read_marks(tmp_path / "manual.csv", export.handed_in), {})
+    write_grades(tmp_path, book, load_assignment(), [])
+    assert '"Bo","","","bo@example.edu","",2' in (tmp_path / "canvas.csv").read_text()
+    (tmp_path / "manual.csv").write_text("who,points,why\nN/A,2,\n")
+    with pytest.raises(BadMarks, match="'N/A' is the id of people with different emails"):
+        read_marks(tmp_path / "manual.csv", export.handed_in)
 
 
 @pytest.mark.parametrize("field", ["sid", "email"])

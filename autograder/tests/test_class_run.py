@@ -119,15 +119,30 @@ def files(out: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_ino for path in out.glob("results/*/results.json")}
 
 
-def test_ctrl_c_leaves_nothing_behind_and_says_how_to_go_on(shared, tree):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_leave_nothing_behind_and_say_how_to_go_on(shared, tree, number):
     folder = export(shared / "stopped", {"submission_1": SLOW, "submission_2": SLOW})
     with started("class", folder, "--out", shared / "stopped-out", "--workers", 2, tree=tree) as command:
         assert traces.eventually(lambda: len(workers_of(command)) == 2, 60)
-        command.signal(signal.SIGINT, whole_group=True)
+        command.signal(number, whole_group=True)
         code, _, err = command.end()
-        assert code == 130 and err.splitlines()[-1].startswith("class: stopped"), err
+        assert code == 128 + number and err.splitlines()[-1].startswith("class: stopped"), err
         assert "Traceback" not in err
         assert traces.eventually(command.has_left_nothing)
+
+
+def test_under_nohup_a_closed_terminal_stops_and_costs_nothing(shared, tree):
+    folder = export(shared / "nohup", {"submission_1": GOOD, "submission_2": GOOD})
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with started("class", folder, "--out", shared / "nohup-out", "--workers", 1, tree=tree) as command:
+            assert traces.eventually(lambda: len(workers_of(command)) == 1, 60)
+            command.signal(signal.SIGHUP, whole_group=True)
+            code, _, err = command.end()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert code == 0 and "sandbox" not in err, err
+    assert {line["Total Score"] for line in grades(shared / "nohup-out").values()} == {"13"}
 
 
 def test_a_dead_worker_costs_only_its_own_submission_which_the_next_run_tries_again(shared, tree):

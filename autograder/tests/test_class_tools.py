@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.export import HandedIn, Student
-from autograder.classroom.folder import other_grades, save_students
-from autograder.classroom.gradebook import lines, write_grades
+from autograder.classroom.folder import load_students, other_grades, save_students, set_aside
+from autograder.classroom.gradebook import keep_marks, kept_instead, lines, write_grades
 from autograder.classroom.manual import BadMarks, Marks, read_marks
 from autograder.classroom.merge import merged, problems_of
 from autograder.classroom.record import Record, load, path_of, save
@@ -74,7 +74,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def test_every_student_of_a_group_has_a_line_and_no_grade_is_no_zero(tmp_path):
-    students = lines(CLASS, RECORDS, Marks(()))
+    students = lines(CLASS, RECORDS, Marks(()), {})
     write_grades(tmp_path, students, ASSIGNMENT, problems_of(RECORDS, ASSIGNMENT))
     book = table(tmp_path / "grades.csv")
     assert [(line["Name"], line["SID"], line["Status"], line["Total Score"]) for line in book] == [
@@ -102,7 +102,7 @@ def test_whom_canvas_cannot_tell_from_others_is_left_out_and_named_and_points_ar
     people = [handed_in("submission_1", ANA), *(handed_in(f"submission_{i}", one) for i, one in enumerate(students, 2))]
     (tmp_path / "manual.csv").write_text("who,points,why\n" + "".join(f"submission_{i},{i},\n" for i in range(1, 5)))
     given = read_marks(tmp_path / "manual.csv", people)
-    book = lines(people, {}, given)
+    book = lines(people, {}, given, {})
     write_grades(tmp_path, book, ASSIGNMENT, [])
     points, bo = table(tmp_path / "canvas.csv")
     assert bo["Student"] == "Bo" and points[ASSIGNMENT.title] == "100"
@@ -122,10 +122,12 @@ def marks(folder: Path, *text: str) -> Marks:
 
 def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_path):
     given = marks(tmp_path, 'submission_1,2,"a, b"', "00123,-0.5,late", "submission_2,7,on paper")
-    totals = [line.total for line in lines(CLASS, RECORDS, given)]
+    totals = [line.total for line in lines(CLASS, RECORDS, given, {})]
     assert totals == [2.5, 3.0, 7.0, None]
     given = marks(tmp_path, "ANA@example.edu,2,essay", "ana@example.edu,1,talk", "bo@example.edu,-5,late")
-    assert [line.total for line in lines(CLASS, RECORDS, given)] == [4.0, 0.0, None, None], "several add up, down to 0"
+    assert [line.total for line in lines(CLASS, RECORDS, given, {})] == [4.0, 0.0, None, None], (
+        "several add up, down to 0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,7 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
         (",1,", "nobody in the export"),
         ("submission_2,1,5,a decimal comma", "more than three fields"),
         ('submission_2,1,"never closed\nsubmission_1,2,lost', "is a quote closed"),
+        ('submission_2,2,"late\nsubmission_1,5,no figure"', "a field goes on until line 4; is there a stray quote"),
     ],
 )
 def test_a_mark_that_cannot_be_right_is_refused_with_its_line(tmp_path, text, words):
@@ -154,7 +157,25 @@ def test_what_is_taken_off_is_no_grade(tmp_path):
     """Of a submission that has none: it would be a grade below 0."""
     given = marks(tmp_path, "submission_2,-1,late")
 
-    assert [line.total for line in lines(CLASS, RECORDS, given)][2] is None
+    assert [line.total for line in lines(CLASS, RECORDS, given, {})][2] is None
+
+
+def test_who_is_graded_after_marks_in_the_place_of_a_grade_is_named_until_the_marks_are_others(tmp_path):
+    """Also if it is another submission of the same student that is graded."""
+    early, later = handed_in("submission_1", ANA), handed_in("submission_3", ANA)
+    graded = {"submission_3": record("submission_3", row("napkin.training_flops", "a"))}
+    given = marks(tmp_path, "00123,60,paper")
+    given = replace(given, marks=tuple(replace(one, given=one.given | {("submission_3", ANA)}) for one in given.marks))
+    for one, records in ((early, {}), (later, graded), (later, graded)):
+        (line,) = book = lines([one], records, given, kept_instead(tmp_path))
+        keep_marks(tmp_path, book)
+        assert line.summed == (one is later)
+    write_report(tmp_path, ASSIGNMENT, [later], graded, book, anonymous=False)
+    assert "Ana Nuñez" in text_of(tmp_path / "report.html").split("Manual marks from before")[1].split("<h3>")[0]
+    for text in ("00123,5,paper", "00123,60,paper"):
+        (line, _) = book = lines([CLASS[0]], RECORDS, marks(tmp_path, text), kept_instead(tmp_path))
+        keep_marks(tmp_path, book)
+        assert not line.summed, "somebody has looked"
 
 
 def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
@@ -166,13 +187,13 @@ def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
 def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
     """Where one that a spreadsheet would compute is shielded from it."""
     formula = handed_in("submission_1", Student("=1+1", "=7", "+a@example.edu"), Student("Bo", "'", "bo@example.edu"))
-    write_grades(tmp_path, lines([formula], {}, Marks(())), ASSIGNMENT, [])
+    write_grades(tmp_path, lines([formula], {}, Marks(()), {}), ASSIGNMENT, [])
     sid, email = table(tmp_path / "grades.csv")[0]["SID"], table(tmp_path / "grades.csv")[0]["Email"]
     assert (sid, email) == ("'=7", "'+a@example.edu")
     for who, points in ((sid, 1.0), ("=7", 1.0), (email, 1.0)):
         (tmp_path / "manual.csv").write_text(f"who,points,why\n{who},1,\n", encoding="utf-8")
         given = read_marks(tmp_path / "manual.csv", [formula])
-        assert [line.manual for line in lines([formula], {}, given)] == [points, None]
+        assert [line.manual for line in lines([formula], {}, given, {})] == [points, None]
     (tmp_path / "manual.csv").write_text("who,points,why\n'bo@example.edu,1,\n", encoding="utf-8")
     with pytest.raises(BadMarks, match="nobody in the export"):
         read_marks(tmp_path / "manual.csv", [formula])
@@ -191,9 +212,14 @@ def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
         ("manual.csv", "who,points,why\n00123,1,x\n".encode("utf-16"), "save it as CSV, comma-separated, in UTF-8"),
         ("Manual.csv", b"", "Manual.csv is not read: marks are in manual.csv"),
         ("manual.csv.csv", b"", "manual.csv.csv is not read: marks are in manual.csv"),
+        ("manual (1).csv", b"", r"manual \(1\).csv is not read: marks are in manual.csv"),
+        ("manual .csv", b"", "manual .csv is not read: marks are in manual.csv"),
+        ("manual.xlsx", b"", "manual.xlsx is not read: marks are in manual.csv"),
+        ("manual_old.csv", b"", "manual_old.csv is not read: marks are in manual.csv"),
     ],
 )
 def test_a_file_of_marks_in_another_form_or_of_another_name_is_refused(tmp_path, name, content, words):
+    (tmp_path / "manual.csv~").write_bytes(b"of an editor")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadMarks, match=words):
         read_marks(tmp_path / "manual.csv", CLASS)
@@ -211,6 +237,20 @@ def test_a_record_comes_back_as_it_was(tmp_path):
     )  # fmt: skip
     save(one, tmp_path)
     assert load(tmp_path, "submission_1") == one
+
+
+def test_the_last_grade_is_kept_whatever_fails_after_it(tmp_path):
+    path = path_of(tmp_path, "submission_1")
+    a, b = (record("submission_1", row("napkin.training_flops", name)) for name in "ab")
+    for one, kept in (
+        (replace(a, status="crashed"), "crashed"),
+        (a, "::test_a"),
+        (replace(b, status="crashed"), "::test_a"),
+        (b, "::test_b"),
+    ):
+        save(one, tmp_path)
+        set_aside(tmp_path, ["submission_1"])
+        assert not path.exists() and kept in path.with_name("results.json~").read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"extra_data": {"status": "graded"}}', b"\xff"])
@@ -347,19 +387,43 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
     assert "submission_3  crashed -> 1" in said
     assert "submission_4  1 -> 1  +0  of other files" in said
     assert "3 of 5 submissions differ: 0 have more points, 1 fewer" in said
-    assert any("has marks that a person gave" in line for line in said)
+    assert said[-1].endswith(f"and {after} has none: copy it there and run `make class` again")
+    keep_marks(before, lines(load_students(before), {}, read_marks(before / "manual.csv", load_students(before)), {}))
     (after / "manual.csv").write_text("who,points,why\nsubmission_1,1,essay\nsubmission_5,4,paper\n")
     said = told(changes(before, after), before, after)
-    assert said[-2:] == ["manual marks: submission_1, Ana Nuñez: 2 -> 1", "manual marks: submission_5: none -> 4"]
+    assert said[-3:] == [
+        f"the grade book of {after} does not have the marks of its manual.csv: run `make class` again",
+        "manual marks: submission_1, Ana Nuñez: 2 -> 1",
+        "manual marks: submission_5: none -> 4",
+    ]
     code, out, _ = run("regrade", before, after)
     assert code == 0 and out.splitlines() == said
 
 
+def test_a_regrade_compares_what_counts_and_refuses_runs_of_other_submissions(tmp_path):
+    """What was left behind by a submission that was replaced, or that has no files any more, does not."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, make in ((before, row), (after, lost)):
+        for i in (1, 2, 3):
+            save(record(f"submission_{i}", make("napkin.training_flops", "a")), folder)
+        save_students(folder, [handed_in("submission_1"), handed_in("submission_2", has_files=folder == before)])
+    code, out, err = run("regrade", before, after)
+    assert code == 0 and [line for line in out.splitlines() if line.startswith("submission_")] == [
+        "submission_2  1 -> not there",
+        "submission_1  1 -> 0  -1",
+    ], err
+    assert "2 of 2 submissions differ" in out
+    save(record("submission_9", row("napkin.training_flops", "a")), tmp_path / "other")
+    code, out, err = run("regrade", before, tmp_path / "other")
+    assert code == 2 and "have no submission in common" in err and len(err.splitlines()) == 1 and out == ""
+
+
+@pytest.mark.parametrize("opened", [os.pipe, os.openpty])
 @pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")], ids=" and ".join)
-def test_a_command_whose_output_nobody_reads_does_its_work_without_a_word(tmp_path, streams):
-    """As in `make regrade | head`: the reader is gone."""
+def test_a_command_whose_output_nobody_reads_does_its_work_without_a_word(tmp_path, streams, opened):
+    """As in `make regrade | head`: the reader is gone. Or the terminal is."""
     save(record("submission_1", row("napkin.training_flops", "a")), tmp_path)
-    reader, writer = os.pipe()
+    reader, writer = opened()
     os.close(reader)
     command = [sys.executable, "-m", "autograder", "regrade", tmp_path, tmp_path]
     ended = subprocess.run(command, **{"stderr": subprocess.PIPE} | dict.fromkeys(streams, writer))
@@ -436,8 +500,10 @@ def test_another_export_takes_no_folder_over_and_one_that_lacks_a_few_submission
     assert (tmp_path / "out" / "grades.csv").read_bytes() == b"before"
     save(record("submission_2", row("napkin.training_flops", "a")), tmp_path / "out")
     code, out, err = run("class", tmp_path / "export", "--out", tmp_path / "out")
-    assert code == 0 and "not in the grade book, though there are results: submission_1\n" in out, err
+    assert code == 2 and "not in the grade book, though there are results: submission_1\n" in out, err
     assert set(grades(tmp_path / "out")) == {"submission_2"}
+    assert "grades.csv was edited, and is kept as grades.csv~: marks are given in manual.csv\n" in out
+    assert (tmp_path / "out" / "grades.csv~").read_bytes() == b"before"
 
 
 def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
@@ -450,15 +516,23 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     def content(name: str) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
 
+    (tmp_path / "cpu" / "marks.json").write_text('{"instead": {"ana@example.edu": 10}}')
     before = content("cpu"), content("cuda")
     code, out, err = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")
     assert code == 0, err
     assert out.splitlines()[-1] == "canvas.csv leaves out who has neither an id nor an email: nobody (submission_2)"
+    summed = f"manual marks given when there was no grade are added to one now, is that right? submission_1, Ana Nuñez: 10 + {1 + BONUS.points:g}"
+    assert out.splitlines()[-2] == summed
     assert before == (content("cpu"), content("cuda"))
     assert [line["Total Score"] for line in table(tmp_path / "both" / "grades.csv")][:2] == [
         f"{11 + BONUS.points:g}"
     ] * 2
-    assert run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")[0] == 0  # once more
+    unread = tmp_path / "cuda" / "manual.csv", tmp_path / "both" / "manual.xlsx"
+    for file in unread:
+        file.write_bytes(b"")
+    code, out, _ = run("merge", tmp_path / "cpu", tmp_path / "cuda", "--out", tmp_path / "both")  # once more
+    assert "grades.csv~" not in out and not (tmp_path / "both" / "grades.csv~").exists()
+    assert code == 0 and all(f"{file} is not read: marks are in {tmp_path / 'cpu'}" in out for file in unread)
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "submission_metadata.yml").write_text("submission_1:\n  :submitters: []\n")
     code, _, err = run("class", tmp_path / "export", "--out", tmp_path / "both")  # it knows nothing of the marks
@@ -517,7 +591,7 @@ def run_folder(tmp_path_factory) -> Path:
     for anonymous in (False, True):
         place = folder / ("anonymous" if anonymous else "named")
         place.mkdir()
-        write_report(place, ASSIGNMENT, people, records, lines(people, records, Marks(())), anonymous)
+        write_report(place, ASSIGNMENT, people, records, lines(people, records, Marks(()), {}), anonymous)
     return folder
 
 
@@ -564,7 +638,7 @@ def test_a_report_counts_who_has_a_grade_in_one_way_and_loses_no_rows_of_the_oth
         "submission_2": record("submission_2", missing, status="no files", detail="there is ana.ipynb"),
         "submission_3": record("submission_3", missing, status="unreadable", detail="hw.zip is none"),
     }
-    write_report(tmp_path, ASSIGNMENT, people, records, lines(people, records, Marks(())), anonymous)
+    write_report(tmp_path, ASSIGNMENT, people, records, lines(people, records, Marks(()), {}), anonymous)
     page = text_of(tmp_path / "report.html")
     assert ("there is ana.ipynb" in page) is not anonymous
     assert "<b>2</b><span>graded</span>" in page and "with 2 submissions" in page
