@@ -148,7 +148,8 @@ def _class(options: argparse.Namespace) -> int:
                     "class",
                     f"there is no result of {len(todo)} of {len(ids)} submissions, see {folder}/jobs: run it again",
                 )
-                return _finish(folder, export.handed_in, marks, folder, options.anonymous) or 1
+                _finish(folder, export.handed_in, marks, folder, options.anonymous)
+                return 1  # the jobs' end is nobody's bad input
             return _finish(folder, export.handed_in, marks, folder, options.anonymous)
     except (BadExport, BadMarks, CannotGrade, Locked, OtherExport) as error:
         return refuse("class", error)
