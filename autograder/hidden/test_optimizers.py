@@ -370,7 +370,9 @@ def check_state_dtype(observe: Any, name: str, seed: int, num_moments: int) -> N
         kept = f"{num_moments} tensors of p's shape" if num_moments > 1 else "a tensor of p's shape"
         assert len(moments) >= num_moments, f"{name}: after a step `self.state[p]` should hold {kept}."
         if name == "AdamW":
-            assert len(moments) == 2, "AdamW: `self.state[p]` holds more than two tensors of p's shape: each costs memory."
+            assert len(moments) == 2, (
+                "AdamW: `self.state[p]` holds more than two tensors of p's shape: each costs memory."
+            )
         assert set(moments) == {str(dtype)}, f"{name}: state has another dtype than its parameter."
         assert own == str(dtype), f"{name}: a parameter has another dtype than before."
         if name == "AdamW":
