@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,10 +121,23 @@ def files(out: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_ino for path in out.glob("results/*/results.json")}
 
 
+@contextmanager
+def on_hangup(handler: signal.Handlers) -> Iterator[None]:
+    """Let what is started in the block take a closed terminal so, whichever way these tests themselves were started."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_ctrl_c_and_a_closed_terminal_leave_nothing_behind_and_say_how_to_go_on(shared, tree, number):
     folder = export(shared / "stopped", {"submission_1": SLOW, "submission_2": SLOW})
-    with started("class", folder, "--out", shared / "stopped-out", "--workers", 2, tree=tree) as command:
+    with (
+        on_hangup(signal.SIG_DFL),
+        started("class", folder, "--out", shared / "stopped-out", "--workers", 2, tree=tree) as command,
+    ):
         assert traces.eventually(lambda: len(workers_of(command)) == 2, 60)
         command.signal(number, whole_group=True)
         code, _, err = command.end()
@@ -133,14 +148,13 @@ def test_ctrl_c_and_a_closed_terminal_leave_nothing_behind_and_say_how_to_go_on(
 
 def test_under_nohup_a_closed_terminal_stops_and_costs_nothing(shared, tree):
     folder = export(shared / "nohup", {"submission_1": GOOD, "submission_2": GOOD})
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with started("class", folder, "--out", shared / "nohup-out", "--workers", 1, tree=tree) as command:
-            assert traces.eventually(lambda: len(workers_of(command)) == 1, 60)
-            command.signal(signal.SIGHUP, whole_group=True)
-            code, _, err = command.end()
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with (
+        on_hangup(signal.SIG_IGN),
+        started("class", folder, "--out", shared / "nohup-out", "--workers", 1, tree=tree) as command,
+    ):
+        assert traces.eventually(lambda: len(workers_of(command)) == 1, 60)
+        command.signal(signal.SIGHUP, whole_group=True)
+        code, _, err = command.end()
     assert code == 0 and "sandbox" not in err, err
     assert {line["Total Score"] for line in grades(shared / "nohup-out").values()} == {"13"}
 

@@ -17,6 +17,7 @@ from autograder.sandbox import sim
 from autograder.sandbox.sim import ACTIVITY
 from autograder.tests.handed_in import reference, write
 from autograder.tests.on_sim import ROOT, OnSim
+from autograder.tests.unchecked import UncheckedGrader
 from handout.problems import load_assignment
 
 
@@ -556,14 +557,18 @@ _look_behind()
 """
 
 
-def test_who_takes_it_apart_wins_no_row_about_values(grader, tmp_path):
+def test_who_takes_it_apart_wins_no_row_about_values(tmp_path):
     """A wrong optimizer that undoes the device as it is imported loses the rows that it would lose without."""
     wrong = reference("optimizers").replace("m_hat = m / (1 - beta1**t)", "m_hat = m")
     lost = []
-    for name, source in {"honest": wrong, "cheat": wrong + CHEAT}.items():
-        grade = grader.grade(write(tmp_path / name, {"optimizers.py": source}))
-        rows = [row for row in grade["rows"] if row["problem"] == "optimizers.AdamW" and row["device"] == "cpu"]
-        lost.append([row["test"] for row in rows if row["outcome"] != "passed"])
+    grader = UncheckedGrader()  # the allow-list finds it out: here it comes as far as the sandbox
+    try:
+        for name, source in {"honest": wrong, "cheat": wrong + CHEAT}.items():
+            grade = grader.grade(write(tmp_path / name, {"optimizers.py": source}))
+            rows = [row for row in grade["rows"] if row["problem"] == "optimizers.AdamW" and row["device"] == "cpu"]
+            lost.append([row["test"] for row in rows if row["outcome"] != "passed"])
+    finally:
+        grader.close()
 
     assert lost[0] == lost[1] and len(lost[0]) >= 2
 
