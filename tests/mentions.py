@@ -251,7 +251,7 @@ class Package:
             encoding = codecs.lookup(tokenize.detect_encoding(io.BytesIO(data).readline)[0]).name
             if encoding not in _ENCODINGS:
                 self._refuse(file, f"encoding {encoding}")
-            return ast.parse(content)
+            return _take_imports_apart(ast.parse(content))
         except SyntaxError:
             if module != self.part:  # the part's own is reported by its import, which reads the same text
                 self._refuse(file, "syntax error")
@@ -1062,6 +1062,24 @@ def _walk(tree: ast.AST) -> Iterator[ast.AST]:
 def _run_by(node: ast.If) -> list[ast.expr | ast.stmt]:
     """Return what an `if` may run: not what stands under exactly `if __name__ == "__main__":` or `if TYPE_CHECKING:`."""
     return [node.test, *([] if _never_runs(node) else node.body), *node.orelse]
+
+
+def _take_imports_apart(tree: ast.Module) -> ast.Module:
+    """Give each imported name a statement of its own, so that who uses one of several does not answer for the others."""
+    for node in ast.walk(tree):  # a NodeTransformer calls itself, too often for a long sum
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            if isinstance(statements, list):
+                setattr(node, block, [one for statement in statements for one in _one_name_each(statement)])
+    return tree
+
+
+def _one_name_each(node: ast.stmt) -> list[ast.stmt]:
+    if isinstance(node, ast.Import):
+        return [ast.copy_location(ast.Import([alias]), node) for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [ast.copy_location(ast.ImportFrom(node.module, [alias], node.level), node) for alias in node.names]
+    return [node]
 
 
 def _never_runs(node: ast.If) -> bool:

@@ -584,6 +584,11 @@ def test_what_may_not_be_used_is_found(case):
 
 # What is let pass: part, source, helper files.
 INNOCENT = {
+    "an import of two helpers, each for a problem of its own": (
+        "strides",
+        "from .util import full_mask, product\ndef causal_mask(n): return full_mask(n)\ndef view_strides(a, b, c): return product(a)",
+        {"util": "import torch\nimport math\ndef full_mask(n): return torch.ones(n, n)\ndef product(a): return math.prod(a)"},
+    ),
     "only Optimizer": ("optimizers", "from torch.optim import Optimizer\nclass SGD(Optimizer): pass", {}),
     "Optimizer by its full name": ("optimizers", "import torch\nclass SGD(torch.optim.Optimizer): pass", {}),
     "Optimizer from its module": ("optimizers", "from torch.optim.optimizer import Optimizer as O\nclass SGD(O): pass", {}),
