@@ -641,8 +641,10 @@ class _Reader(ast.NodeVisitor):
             self._read_value([node.target], node.value)
 
     def _read_value(self, targets: list[ast.expr], value: ast.expr) -> None:
-        if len(targets) == 1 and (values := _values_of(targets[0], value)):
-            for target, item in zip(targets[0].elts, values, strict=True):  # type: ignore[attr-defined]  # it has values
+        [first, *others] = targets
+        values = _values_of(first, value)
+        if values and not others and isinstance(first, (ast.Tuple, ast.List)):
+            for target, item in zip(first.elts, values, strict=True):
                 self._read_value([target], item)
         elif all(isinstance(target, ast.Name) and self._is_followed(target.id) for target in targets):
             self._read_alias(value)
@@ -951,8 +953,9 @@ class _Reader(ast.NodeVisitor):
                 self._mention(node, Kind.LIBRARY, "code in a shape")
 
     def _values_of_name(self, node: ast.expr) -> list[ast.expr]:
-        home = self.scope.home(node.id) if isinstance(node, ast.Name) else None
-        return [value for value in home.names[node.id] if isinstance(value, ast.expr)] if home else []  # type: ignore[attr-defined]  # a Name has one
+        if not isinstance(node, ast.Name) or (home := self.scope.home(node.id)) is None:
+            return []
+        return [value for value in home.names[node.id] if isinstance(value, ast.expr)]
 
 
 def module_name(file: str) -> str:

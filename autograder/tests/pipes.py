@@ -29,7 +29,7 @@ def exchange(frame: bytes, cuts: Sequence[int], pause: float = 0.0, wall: float 
     A frame that begins as ours do answers the request's ticket; the rest of the bytes are sent as they are.
     """
     (requests, to_child), (replies, from_child), (output, printed) = os.pipe(), os.pipe(), os.pipe()
-    child = Child(_Zygote(), os.getpid(), _FOLDER, False, to_child, replies, output)  # type: ignore[arg-type]
+    child = Child(_Zygote(), os.getpid(), _FOLDER, False, to_child, replies, output)
     child._next_look = float("inf")  # its folder is not what is tried here
     child.send_pickled(b"")
     ticket = child._tickets[0].to_bytes(8, "little")

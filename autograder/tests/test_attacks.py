@@ -192,7 +192,7 @@ def leave_a_file_in_tmp(facts, lib):
 
 
 def leave_shared_memory(facts, lib):
-    import _posixshmem  # type: ignore[import-not-found]
+    import _posixshmem
 
     name = f"/accounting-attack-{os.getpid()}"
     os.close(_posixshmem.shm_open(name, os.O_CREAT | os.O_RDWR, 0o600))
@@ -924,7 +924,7 @@ def test_an_exception_without_a_text_or_a_name_is_an_answer_or_an_end(grounds):
             def __getattribute__(cls, name):
                 raise SystemExit(0)
 
-        raise Nameless("X", (Exception,), {})  # type: ignore[misc]
+        raise Nameless("X", (Exception,), {})
 
     assert grounds.attack(no_text).message == "<no text>"
     assert grounds.attack(no_name) == Died(None, 1)
@@ -1274,7 +1274,7 @@ def test_requests_that_nobody_reads_do_not_keep_the_grader_busy(child, monkeypat
 
 
 def test_closed_output_does_not_keep_the_grader_busy(child, monkeypatch):
-    child.send(lambda lib: os.closerange(1, 3) or time.sleep(60))  # type: ignore[func-returns-value]
+    child.send(lambda lib: os.closerange(1, 3) or time.sleep(60))
     looks = counted(monkeypatch, child, "_pump")
     assert child.reply(Deadline(cpu=2, wall=1)) == TimedOut(waited=True)
     assert len(looks) < 100

@@ -98,7 +98,7 @@ def test_killed_at_any_point_nothing_is_lost_torn_or_graded_twice(shared, tree, 
     for seconds in (0.3, 1.1):
         with started("class", shared / "mixed", "--out", out, "--workers", 1, tree=tree) as command:
             count = len(written)
-            assert traces.eventually(lambda: len(files(out)) > count, 60)  # noqa: B023
+            assert traces.eventually(lambda count=count: len(files(out)) > count, 60)
             time.sleep(seconds)
             command.process.kill()
             command.end()
@@ -168,7 +168,7 @@ def test_a_dead_worker_costs_only_its_own_submission_which_the_next_run_tries_ag
             assert traces.eventually(lambda: len(workers_of(command)) == 1, 60)
             (worker,), (victim,) = workers_of(command), victims(command)
             os.kill(victim, signal.SIGKILL)
-            assert traces.eventually(lambda: worker not in workers_of(command))  # noqa: B023
+            assert traces.eventually(lambda worker=worker, command=command: worker not in workers_of(command))
         code, _, err = command.end()
         how = "the worker ended with status 1 while it graded this, and the next one was ended by SIGKILL"
         assert code == 0 and f"submission_1: crashed: {how}" in err, err

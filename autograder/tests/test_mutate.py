@@ -21,7 +21,7 @@ ROW = Row("4.2", "strides.flat_index", "test_strides.py::test_flat_index", "flat
 
 def changes(source: str, part: str = "strides", **options: object) -> set[str]:
     """The lines that mutants of a module have in place of its own."""
-    return {mutant.after for mutant in mutants(part, source, **options)}  # type: ignore[arg-type]
+    return {mutant.after for mutant in mutants(part, source, **options)}
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":

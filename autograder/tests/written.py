@@ -22,7 +22,7 @@ class Checker:
 
     def __init__(self) -> None:
         """Compile the schema, and a row's."""
-        import jsonschema  # type: ignore[import-untyped]
+        import jsonschema
 
         self._whole = jsonschema.Draft202012Validator(SCHEMA)
         self._row = self._whole.evolve(schema={"$ref": "#/$defs/test", "$defs": SCHEMA["$defs"]})

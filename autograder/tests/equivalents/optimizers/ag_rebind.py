@@ -44,7 +44,7 @@ class SGD(Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -64,7 +64,7 @@ class AdaGrad(Optimizer):
         super().__init__(params, {"lr": lr, "eps": eps})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -98,7 +98,7 @@ class AdamW(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)

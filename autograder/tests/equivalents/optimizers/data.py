@@ -44,7 +44,7 @@ class SGD(Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -64,7 +64,7 @@ class AdaGrad(Optimizer):
         super().__init__(params, {"lr": lr, "eps": eps})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -97,7 +97,7 @@ class AdamW(Optimizer):
                 raise ValueError(f"each of betas must be at least 0 and below 1, not {beta}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)

@@ -43,7 +43,7 @@ class SGD(Optimizer):
         _check_not_negative(lr=lr)
         super().__init__(params, {"lr": lr})
 
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -63,7 +63,7 @@ class AdaGrad(Optimizer):
         super().__init__(params, {"lr": lr, "eps": eps})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -97,7 +97,7 @@ class AdamW(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)

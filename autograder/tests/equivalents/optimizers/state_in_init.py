@@ -44,7 +44,7 @@ class SGD(Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -64,7 +64,7 @@ class AdaGrad(Optimizer):
         super().__init__(params, {"lr": lr, "eps": eps})
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
@@ -103,7 +103,7 @@ class AdamW(Optimizer):
             self.state[p] = {'step': 0, 'm': torch.zeros_like(p.data), 'v': torch.zeros_like(p.data)}
 
     @torch.no_grad()
-    def step(  # type: ignore[override]  # one signature for both of the base class's overloads
+    def step(
         self, closure: Callable[[], Float[Tensor, ""]] | None = None
     ) -> Float[Tensor, ""] | None:
         loss = _run_closure(closure)
