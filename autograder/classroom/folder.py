@@ -54,7 +54,7 @@ def left_behind(folder: Path, handed_in: Sequence[HandedIn]) -> list[str]:
     Raises:
         OtherExport: if that are all: the export is another assignment's, or another section's.
     """
-    there = {path.name for path in folder.glob("results/*")}
+    there = {path.name for path in folder.glob("results/*") if path.is_dir()}
     gone = there - {submission.id for submission in handed_in}
     if there and gone == there:
         raise OtherExport(

@@ -36,6 +36,11 @@ class Mark:
     why: str
     given: frozenset[tuple[str, Student]]  # to whom: submission and student
 
+    def repeats(self, other: "Mark") -> bool:
+        """Tell whether it is another for the same student, in the same words, however they are punctuated."""
+        said = [re.findall(r"\w+", mark.why.casefold()) for mark in (self, other)]
+        return bool(self.given & other.given) and self.points == other.points and said[0] == said[1]
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -67,7 +72,9 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
         raise BadMarks(f"{path} cannot be read: {error.strerror}") from None
     reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)
     try:
-        if tuple(reader.fieldnames or ()) != _COLUMNS:
+        # A spreadsheet writes a comma more for each column that once had something in it.
+        reader.fieldnames = "\0".join(reader.fieldnames or ()).rstrip("\0").split("\0")
+        if tuple(reader.fieldnames) != _COLUMNS:
             raise BadMarks(f"{path}: the first line must be {','.join(_COLUMNS)}: {_HOW}")
         rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:  # a quote that is never closed would take in all marks below it
@@ -81,7 +88,7 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
         try:
             if mark := _mark(row, known):
                 for line, other in marks.items():
-                    if other.given & mark.given and (other.points, other.why) == (mark.points, mark.why):
+                    if mark.repeats(other):
                         raise BadMarks(f"the same mark as in line {line}, for the same student: is it there twice?")
                 marks[number] = mark
         except BadMarks as error:
@@ -114,14 +121,16 @@ def _mark(row: Mapping[str | None, str], known: Mapping[str, set[tuple[str, Stud
         BadMarks: if it is not a mark, or is of nobody in the export.
     """
     who, points, why = ((row[column] or "").strip() for column in _COLUMNS)
-    if None in row:
+    if any(row.get(None, ())):
         raise BadMarks("more than three fields; a number is written with a point, a text with commas in quotes")
     if not who and not points:
         return None
     spelled = (who, who.casefold(), unshielded(who), unshielded(who).casefold())
     given = next((known[name] for name in spelled if name in known), None)
     if given is None:
-        raise BadMarks(f"nobody in the export has the submission, id or email {unshielded(who)!r}")
+        zeros = next((name for name in known if name != who and name.lstrip("0") == who.lstrip("0")), None)
+        hint = f": has a spreadsheet changed the zeros of {zeros!r}?" if zeros else ""
+        raise BadMarks(f"nobody in the export has the submission, id or email {unshielded(who)!r}{hint}")
     if any(student.id_is_shared and student.sid in spelled for _, student in given):
         raise BadMarks(f"{who!r} is the id of people with different emails: name the submission, or the email")
     if (submissions := len({id for id, _ in given})) > 1:

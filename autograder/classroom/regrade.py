@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autograder.classroom.export import HandedIn
 from autograder.classroom.folder import is_merged, load_students
 from autograder.classroom.gradebook import kept_marks, lines, manual_marks
 from autograder.classroom.manual import NAME, read_marks
@@ -16,6 +17,8 @@ class Change:
     """One submission that two runs grade differently."""
 
     submission: str
+    earlier: str | None  # the one in whose place it was handed in since
+    called: str  # its students
     before: Record | None
     after: Record | None
     rows: tuple[tuple[str, float, str], ...]  # test, points more or less, "lost -> passed"
@@ -30,14 +33,15 @@ class Change:
 
 def changes(before: Path, after: Path) -> list[Change]:
     """Return the submissions whose score, rows, status or files are not the same, those with the largest loss first."""
-    old, new = _counting(before), _counting(after)
+    old, new, again = _counting(before), _counting(after), _handed_in_again(before, after)
+    called = {one.id: ", ".join(student.called for student in one.students) for one in _students(before, after)}
     found = []
-    for id in sorted(old.keys() | new.keys(), key=lambda id: (len(id), id)):
-        a, b = old.get(id), new.get(id)
+    for id in sorted((old.keys() | new.keys()) - set(again.values()), key=lambda id: (len(id), id)):
+        a, b = old.get(again.get(id, id)), new.get(id)
         rows = _rows(a, b)
         files = bool(a and b and a.final and b.final and a.digest != b.digest)
         if rows or files or (a and a.status) != (b and b.status):
-            found.append(Change(id, a, b, rows, files))
+            found.append(Change(id, again.get(id), called.get(id, ""), a, b, rows, files))
     return sorted(found, key=lambda change: (change.points is not None, change.points or 0))
 
 
@@ -51,6 +55,23 @@ def _counting(folder: Path) -> dict[str, Record]:
     without_files = {one.id for one in load_students(folder) if not one.has_files}
     counting = submissions(folder) - without_files
     return {id: record for id, record in all_records(folder).items() if id in counting}
+
+
+def _handed_in_again(before: Path, after: Path) -> dict[str, str]:
+    """Return by each submission that only the later run has the one of the same student that only the earlier one has."""
+    old, new = ({one.id: one for one in load_students(folder)} for folder in (before, after))
+    earlier = {name: id for id in old.keys() - new for student in old[id].students for name in student.names}
+    return {
+        id: earlier[name]
+        for id in sorted(new.keys() - old)
+        for student in new[id].students
+        for name in student.names
+        if name in earlier
+    }
+
+
+def _students(before: Path, after: Path) -> list[HandedIn]:
+    return [*load_students(before), *load_students(after)]
 
 
 def _rows(before: Record | None, after: Record | None) -> tuple[tuple[str, float, str], ...]:
@@ -74,7 +95,9 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
     for change in found:
         scores = " -> ".join(_score(record) for record in (change.before, change.after))
         points = "" if change.points is None else f"  {change.points:+g}"
-        said.append(f"{change.submission}  {scores}{points}{'  of other files' if change.files else ''}")
+        places = " -> ".join(filter(None, (change.earlier, change.submission)))
+        who = printable(", ".join(filter(None, (places, change.called))))
+        said.append(f"{who}  {scores}{points}{'  of other files' if change.files else ''}")
         for record in (change.before, change.after):
             if record and record.status != "graded":
                 said.append(f"    {record.status}{': ' if record.detail else ''}{printable(record.detail)}")
@@ -87,7 +110,7 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
         said += ["", "by row:"]
         most = sorted(by_row.items(), key=lambda pair: -len(pair[1]))
         said += [f"  {test}: {len(each)} submissions, {sum(each):+g} points" for test, each in most]
-    total = len(submissions(before) | submissions(after))
+    total = len((submissions(before) | submissions(after)) - set(_handed_in_again(before, after).values()))
     changed = [change.points for change in found if change.points]
     up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)
     said.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")

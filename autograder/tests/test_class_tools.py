@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autograder.classroom.export import HandedIn, Student
-from autograder.classroom.folder import load_students, other_grades, save_students, set_aside
+from autograder.classroom.folder import OtherExport, left_behind, load_students, other_grades, save_students, set_aside
 from autograder.classroom.gradebook import keep_marks, kept_instead, lines, write_grades
 from autograder.classroom.manual import BadMarks, Marks, read_marks
 from autograder.classroom.merge import merged, problems_of
@@ -141,6 +141,7 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
         ("submission_1,1,5", "is it a decimal comma\\? 1.5 is written with a point"),
         ("00123,1,", "the same mark as in line 2"),
         ("ANA@example.edu,1.0, ", "the same mark as in line 2"),
+        ("00123,1,.", "the same mark as in line 2"),
         (",1,", "nobody in the export"),
         ("submission_2,1,5,a decimal comma", "more than three fields"),
         ('submission_2,1,"never closed\nsubmission_1,2,lost', "is a quote closed"),
@@ -176,6 +177,13 @@ def test_who_is_graded_after_marks_in_the_place_of_a_grade_is_named_until_the_ma
         (line, _) = book = lines([CLASS[0]], RECORDS, marks(tmp_path, text), kept_instead(tmp_path))
         keep_marks(tmp_path, book)
         assert not line.summed, "somebody has looked"
+
+
+def test_commas_that_a_spreadsheet_leaves_are_nothing_and_zeros_that_it_takes_are_named(tmp_path):
+    (tmp_path / "manual.csv").write_text("who,points,why,,\n00123,2,essay,,\n,,,,\n", encoding="utf-8")
+    assert [mark.points for mark in read_marks(tmp_path / "manual.csv", CLASS).marks] == [2.0]
+    with pytest.raises(BadMarks, match="'123': has a spreadsheet changed the zeros of '00123'?"):
+        marks(tmp_path, "123,2,essay")
 
 
 def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
@@ -383,7 +391,10 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
             folder, [handed_in("submission_1", ANA, BO), *(handed_in(f"submission_{i}") for i in range(2, 6))]
         )
     said = told(changes(before, after), before, after)
-    assert "submission_1  3 -> 1  -2" in said and "    -2  test_napkin.py::test_b: passed -> failed" in said
+    assert (
+        "submission_1, Ana Nuñez, =Bo  3 -> 1  -2" in said
+        and "    -2  test_napkin.py::test_b: passed -> failed" in said
+    )
     assert "submission_3  crashed -> 1" in said
     assert "submission_4  1 -> 1  +0  of other files" in said
     assert "3 of 5 submissions differ: 0 have more points, 1 fewer" in said
@@ -416,6 +427,18 @@ def test_a_regrade_compares_what_counts_and_refuses_runs_of_other_submissions(tm
     save(record("submission_9", row("napkin.training_flops", "a")), tmp_path / "other")
     code, out, err = run("regrade", before, tmp_path / "other")
     assert code == 2 and "have no submission in common" in err and len(err.splitlines()) == 1 and out == ""
+
+
+def test_who_handed_in_again_between_two_runs_is_one_line(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    save(record("submission_1", lost("napkin.training_flops", "a")), before)
+    save(record("submission_7", row("napkin.training_flops", "a"), digest="another"), after)
+    for folder, id in ((before, "submission_1"), (after, "submission_7")):
+        save(record("submission_2", row("napkin.training_flops", "a")), folder)
+        save_students(folder, [handed_in(id, ANA), handed_in("submission_2", BO)])
+    said = told(changes(before, after), before, after)
+    assert said[0] == "submission_1 -> submission_7, Ana Nuñez  0 -> 1  +1  of other files"
+    assert said[-1] == "1 of 2 submissions differ: 1 have more points, 0 fewer"
 
 
 @pytest.mark.parametrize("opened", [os.pipe, os.openpty])
@@ -559,6 +582,15 @@ def test_a_merge_touches_neither_run_and_keeps_manual_marks(tmp_path):
     ):
         code, out, err = run(*arguments)
         assert code == 2 and "there are no results of a class" in err and len(err.splitlines()) == 1 and out == ""
+
+
+def test_results_of_who_is_not_in_the_export_are_named_and_files_of_a_file_browser_are_nobody(tmp_path):
+    for i in (1, 9):
+        save(record(f"submission_{i}", row("napkin.training_flops", "a")), tmp_path)
+    (tmp_path / "results" / ".DS_Store").write_bytes(b"")
+    assert left_behind(tmp_path, CLASS) == ["submission_9"]
+    with pytest.raises(OtherExport, match="of its 2 submissions none is in this one"):
+        left_behind(tmp_path, [handed_in("submission_3")])
 
 
 # The report
