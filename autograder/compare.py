@@ -8,7 +8,7 @@ keys are words about them, "where nothing is summed": the student reads them aft
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import isfinite, isnan
+from math import isclose, isfinite, isnan
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,13 @@ from autograder.sandbox.codec import NumpyScalar, Opaque, TensorReply, plain
 Scale = float | Callable[[Any], Any] | None
 _REFUSAL_WORDS = ("accepted", "refused")  # with which `probing.refusal` begins
 _TENSOR_KINDS = ("Tensor", "Parameter")
+_SMALL_COUNT = 1000
+_SAME_RATIO = 1e-6
+_FACTORS = (
+    2, 3, 4, 6, 8, 16, 32,  # operations of a multiply-add, of a training step, bytes and bits
+    7, 24, 60, 365, 3600, 86400,  # seconds, minutes, hours, days, weeks, years
+    *(base**power for power in (1, 2, 3, 4) for base in (1000, 1024, 1.024)),  # k, M, G, T; Ki, Mi, Gi, Ti; one for the other
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,23 +134,20 @@ class _Walk:
         else:
             if expected == got:
                 return None
-            return Difference(
-                f"{_upper(_name(type(expected)))} differs.", f"{path}: {_brief(got)}, not {_brief(expected)}"
-            )
+            return _differs(expected, got, path)
         for at, a, b in pairs:
             if difference := self.compare(a, b, at):
                 return difference
         return None
 
     def _floats(self, expected: float, got: float, path: str) -> Difference | None:
-        detail = f"{path}: {got!r}, not {expected!r}"
         if not isfinite(got) and (self._tolerance.finite or isfinite(expected)):
-            return Difference("A float is NaN or infinite.", detail)
+            return Difference("A float is NaN or infinite.", f"{path}: {got!r}, not {expected!r}")
         if not isfinite(expected):
             same = expected == got or (isnan(expected) and isnan(got))
-            return None if same else Difference("A float differs.", detail)
-        scale = abs(expected) if self._scale is None else self._scale
-        return None if abs(got - expected) <= self._tolerance.rtol * scale else Difference("A float differs.", detail)
+        else:
+            same = abs(got - expected) <= self._tolerance.rtol * (abs(expected) if self._scale is None else self._scale)
+        return None if same else _differs(expected, got, path)
 
     def _tensors(self, expected: TensorReply, got: TensorReply, path: str) -> Difference | None:
         a, b = expected.value, got.value
@@ -178,6 +182,32 @@ class _Walk:
         index = tuple(wrong.nonzero()[0].tolist())
         place = f"; the first place is index {index}" if index else ""
         return Difference(f"A tensor's values differ{place}.", f"{path}: {_place(wrong, a, b)}")
+
+
+def _differs(expected: Any, got: Any, path: str) -> Difference:
+    try:
+        relation = _relation(expected, got) if isinstance(expected, (int, float)) else ""
+    except OverflowError:  # an int larger than any float
+        relation = ""
+    reason = f"{_upper(_name(type(expected)))} differs{relation and ': '}{relation}."
+    return Difference(reason, f"{path}: {_brief(got)}, not {_brief(expected)}")
+
+
+def _relation(expected: float, got: float) -> str:
+    """Return what a wrong number is to the right one, if that is what a sign, a factor or a unit makes of it; else nothing.
+
+    Of a small count it would give away the right one.
+    """
+    if abs(expected) < _SMALL_COUNT and isinstance(expected, int):
+        return ""
+    if isclose(got, -expected, rel_tol=_SAME_RATIO):
+        return "it has the other sign"
+    for factor in _FACTORS:
+        if isclose(got, factor * expected, rel_tol=_SAME_RATIO):
+            return f"it is {round(factor, 4):,} times too large"
+        if isclose(factor * got, expected, rel_tol=_SAME_RATIO):
+            return f"it is {round(factor, 4):,} times too small"
+    return ""
 
 
 def _about(key: object, difference: Difference) -> Difference:

@@ -153,6 +153,30 @@ def test_structure_and_plain_values_agree_exactly(expected, got, words):
     assert words in reason(expected, got, rtol=1.0)
 
 
+@pytest.mark.parametrize(
+    ("expected", "got", "words"),
+    [
+        (2.5, -2.5, "A float differs: it has the other sign."),
+        (-2.5, -5.0, "A float differs: it is 2 times too large."),
+        (5e9, 2.5e9, "A float differs: it is 2 times too small."),
+        (4 * 2**30, 4 * 10**9, "An int differs: it is 1.0737 times too small."),
+        (4 * 10**9, 4, "An int differs: it is 1,000,000,000 times too small."),
+        (3.0, 3.0 * 2**20, "A float differs: it is 1,048,576 times too large."),
+        (1000, 2001, "An int differs."),
+        (4, 8, "An int differs."),
+        (True, False, "A bool differs."),
+        (0.0, 1e-300, "A float differs."),
+        (inf, -inf, "A float differs: it has the other sign."),
+        (inf, 1.0, "A float differs."),
+        (2**70, 10**400, "An int differs."),
+        (10**400, 2 * 10**400, "An int differs."),
+    ],
+)
+def test_a_number_off_by_a_sign_a_factor_or_a_unit_says_so(expected, got, words):
+    """But no small count does: that would be to say which it is."""
+    assert reason(expected, got, finite=False) == words
+
+
 def test_the_order_of_a_dicts_keys_does_not_count():
     assert difference({"a": 1, "b": 2}, {"b": 2, "a": 1}) is None
 
@@ -256,7 +280,7 @@ def test_tolerance_is_relative_to_the_largest_magnitude():
 
 def test_tolerance_does_not_scale_with_what_the_student_returns():
     assert "values differ" in reason(torch.ones(2), torch.ones(2) * 5, rtol=0.9)
-    assert reason(1.0, 5.0, rtol=0.9) == "A float differs."
+    assert reason(1.0, 4.0, rtol=0.9) == "A float differs: it is 4 times too large."
 
 
 def test_each_leaf_has_a_scale_of_its_own():
