@@ -46,7 +46,8 @@ MODULES = (
         "torch.functional torch.linalg torch.mps torch.nested torch.nn torch.nn.* torch.ops torch.ops.aten torch.optim"
     )
     | _names("torch.optim.* torch.random torch.sparse torch.special torch.storage torch.testing torch.types")
-    | _names("torch.utils torch.utils.checkpoint torch.utils.data torch.utils.data.* torch.utils._python_dispatch")
+    | _names("torch.utils torch.utils.checkpoint torch.utils.data torch.utils.data.dataloader torch.utils.data.dataset")
+    | _names("torch.utils.data.distributed torch.utils.data.sampler torch.utils._python_dispatch")
     | _names(
         "torch.utils._pytree torch.version torch.xpu torch.xpu.* torch.accelerator.* torch.mps.* torch.serialization"
     )
@@ -116,7 +117,7 @@ HIDING = frozenset(
         "__traceback__ __reduce__ __reduce_ex__ __signature__ __objclass__ __prepare__ __weakref__ tb_frame f_globals"
     )
     | _names(
-        "f_locals f_builtins f_back f_code gi_frame cr_frame ag_frame gi_code tb_next __type_params__ __orig_bases__"
+        "f_locals f_builtins f_back f_code gi_frame cr_frame ag_frame gi_code tb_next __type_params__ __orig_bases__ _evaluate"
     )
 ) - _names("__reduce__ __weakref__ __traceback__")
 

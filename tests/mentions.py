@@ -25,6 +25,13 @@ from tests.libraries import canonical, is_module
 _PACKAGE = "student"  # how files of the package are imported with their full name
 _LIBRARIES = "<libraries>"  # where that lies which is changed in a library: sys.argv.append(...)
 
+# How they are told to run what the file says: by what comes third, or under a name that the source does not show.
+_PICKLE_MODULE_OR_FLAG = {
+    "torch.load": "load without weights_only=True",
+    "torch.serialization.load": "load without weights_only=True",
+    "numpy.load": "allow_pickle",
+}
+
 # Libraries in which no rule refuses anything: all of it may be imported with *.
 _STARS_ALLOWED = frozenset({"math", "einops", "typing", "jaxtyping", "collections", "collections.abc", "dataclasses"})
 
@@ -549,7 +556,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._touch_decorators(node)
-        for child in [*node.decorator_list, *_defaults(node.args)]:
+        for child in [*node.decorator_list, *_type_parameters(node), *_defaults(node.args)]:
             self.visit(child)
         for annotation in _annotations(node):
             self._read_annotation(annotation)
@@ -580,7 +587,7 @@ class _Reader(ast.NodeVisitor):
                 self._read_name(base, called=True)
             else:
                 self.visit(base)
-        for child in [*node.decorator_list, *node.keywords]:
+        for child in [*node.decorator_list, *_type_parameters(node), *node.keywords]:
             self.visit(child)
         self._read_in(_Scope(self.scope.module, self.scope, of="class", class_name=node.name), node.body)
 
@@ -823,10 +830,9 @@ class _Reader(ast.NodeVisitor):
             self.visit(node.func)
         for argument in [*node.args, *node.keywords]:
             self.visit(argument)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "split" and not called:
-            sizes = any(isinstance(each, (ast.List, ast.Tuple)) for each in node.args)
-            if sizes or any(keyword.arg == "dim" for keyword in node.keywords):  # a tensor's: strings know no dim
-                self._mention(node, Kind.OLD_WAY, ".split")
+        is_split = isinstance(node.func, ast.Attribute) and node.func.attr == "split" and not called
+        if is_split and _splits_a_tensor(node):
+            self._mention(node, Kind.OLD_WAY, ".split")
 
     def _read_way_of_calling(self, node: ast.Call, called: set[_Target]) -> None:
         """Note what a call does only by its arguments."""
@@ -843,10 +849,12 @@ class _Reader(ast.NodeVisitor):
                 self._mention(node, Kind.LIBRARY, "builtins.globals")
             elif name.startswith("timeit.") and not self._times_a_function(node):
                 self._mention(node, Kind.LIBRARY, "timeit of a string")
-            elif name in ("torch.load", "torch.serialization.load") and (
-                len(node.args) > 2 or any(each.arg in (None, "pickle_module") for each in node.keywords)
+            elif name in _PICKLE_MODULE_OR_FLAG and (
+                len(node.args) > 2
+                or any(isinstance(each, ast.Starred) for each in node.args)
+                or any(each.arg in (None, "pickle_module") for each in node.keywords)
             ):
-                self._mention(node, Kind.LIBRARY, "load without weights_only=True")
+                self._mention(node, Kind.LIBRARY, _PICKLE_MODULE_OR_FLAG[name])
         for each in node.keywords:
             if each.arg == "allow_pickle" and getattr(each.value, "value", True):
                 self._mention(node, Kind.LIBRARY, "allow_pickle")
@@ -964,12 +972,24 @@ def module_name(file: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def _splits_a_tensor(node: ast.Call) -> bool:
+    """Whether what `.split` is given fits no string: sizes, `dim`, an axis after a size."""
+    numbers = (ast.List, ast.Tuple)
+    literal = [each.value for each in node.args if isinstance(each, ast.Constant)]
+    return (
+        any(isinstance(each, numbers) for each in node.args)
+        or any(keyword.arg == "dim" for keyword in node.keywords)
+        or (len(node.args) > 1 and not any(isinstance(each, str) for each in literal))
+        or any(isinstance(each, int) for each in literal[:1])
+    )
+
+
 def _is_by_place(index: ast.expr) -> bool:
     """Whether an index takes axes by their place: x[..., None], x[:, 0], x[None]."""
     indices = index.elts if isinstance(index, ast.Tuple) else [index]
     return any(
         (isinstance(each, ast.Constant) and each.value in (None, ...))
-        or (isinstance(each, ast.Slice) and len(indices) > 1)
+        or (len(indices) > 1 and (isinstance(each, ast.Slice) or "slice(" in ast.unparse(each)))
         for each in indices
     )
 
@@ -1034,6 +1054,11 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:
     return [default for default in [*arguments.defaults, *arguments.kw_defaults] if default is not None]
+
+
+def _type_parameters(node: ast.AST) -> list[ast.AST]:
+    """Return what stands in the brackets of `def f[T: bound]`, from Python 3.12 on."""
+    return getattr(node, "type_params", [])
 
 
 def _values_of(target: ast.expr, value: ast.expr | None) -> list[ast.expr]:
