@@ -1,6 +1,7 @@
 """What each staff command does. Bad input is one line on standard error and exit status 2."""
 
 import argparse
+import errno
 import signal
 import sys
 import time
@@ -186,6 +187,8 @@ def _grade(path: Path, out: Path, isolation: str, metadata: Path | None, device:
     except BadSettings:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return refuse("grade", f"{error.strerror}: make room in {error.filename or out.parent}, and grade again")
         return _blame_ourselves("grade", "there is no grade", error)
 
 

@@ -122,13 +122,15 @@ class Suites:
 
     @contextmanager
     def _judging(self, submission: Submission, until: float) -> Iterator[Judge]:
-        """Load a submission and yield its judge."""
+        """Load a submission and yield its judge. Nothing comes of rows that ran without room for files: OSError says so."""
+        self._sandbox.check_room()
         folder = self._sandbox.staging / secrets.token_hex(8)
         submission.write(folder)
         try:
             self._sandbox.load(folder)
             self._judge = Judge(self._sandbox, Reader(submission), self._memory, until)
             yield self._judge
+            self._sandbox.check_room()
         finally:
             shutil.rmtree(folder)  # the next student must not find it
 

@@ -99,7 +99,9 @@ def _class(options: argparse.Namespace) -> int:
         save_students,
         set_aside,
     )
+    from autograder.classroom.gradebook import kept_marks
     from autograder.classroom.manual import NAME, BadMarks, read_marks
+    from autograder.classroom.progress import printable
 
     assignment = load_assignment()
     modules = frozenset(part.id for part in assignment.parts)
@@ -122,6 +124,8 @@ def _class(options: argparse.Namespace) -> int:
         with lock(folder):
             gone = left_behind(folder, export.handed_in)
             marks = read_marks(folder / NAME, export.handed_in)
+            if (before := kept_marks(folder)) and not (folder / NAME).exists():
+                print(f"class: {folder / NAME} is gone, and with it the marks of {_some(list(map(printable, before)))}")
             ids = [submission.id for submission in export.handed_in if submission.has_files]
             if other := other_grades(folder, ids, options.device):
                 raise CannotGrade(f"{folder} has grades of {other}")
@@ -200,7 +204,7 @@ def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Names
 
 def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", of: Path, anonymous: bool) -> int:
     """Write the grade book and the report from the results that there are, and from the marks of the run in the folder `of`."""
-    from autograder.classroom.gradebook import keep_marks, kept_instead, lines, set_aside_edited, write_grades
+    from autograder.classroom.gradebook import kept_instead, lines, set_aside_edited, write_grades
     from autograder.classroom.merge import problems_of
     from autograder.classroom.progress import printable
     from autograder.classroom.record import load
@@ -212,10 +216,9 @@ def _finish(folder: Path, handed_in: "Sequence[HandedIn]", marks: "Marks", of: P
         if submission.has_files and (record := load(folder, submission.id)):  # else it is of files that are gone
             records[submission.id] = record
     students = lines(handed_in, records, marks, kept_instead(of))
-    if set_aside_edited(folder):
-        print(f"{folder}/grades.csv was edited, and is kept as grades.csv~: marks are given in manual.csv")
+    if edited := set_aside_edited(folder):
+        print(f"{folder}/grades.csv was edited, and is kept as {edited.name}: marks are given in manual.csv")
     write_grades(folder, students, assignment, problems_of(records, assignment))
-    keep_marks(folder, students)
     write_report(folder, assignment, handed_in, records, students, anonymous)
     graded = sum(record.final for record in records.values())
     print(f"{graded} of {len(handed_in)} submissions graded: {folder}/grades.csv, canvas.csv and report.html")
@@ -329,8 +332,10 @@ def _make_folder(folder: Path, export: Path | None = None) -> None:
     """Find out before grading whether results can be written, and that they do not go where the submissions are."""
     import tempfile
 
-    if export and export.is_dir() and folder.resolve().is_relative_to(export.resolve()):
-        raise CannotGrade(f"{folder} is the export, or inside it: name another folder for the results")
+    if export and export.is_dir():
+        place = export.resolve()
+        if folder.resolve().is_relative_to(place) or place.is_relative_to(folder.resolve() / "results"):
+            raise CannotGrade(f"results in {folder} would be in the export: name another folder for them")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

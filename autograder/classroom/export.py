@@ -147,6 +147,7 @@ class Files:
 
         Raises:
             UnreadableSubmission: if its files may be in what cannot be opened, or if the export is damaged.
+            BadExport: if there is none of that name, though there was one before.
         """
         notes: list[str] = []
         listing = _watched(self._listed(id, notes), _damaged)
@@ -164,6 +165,8 @@ class Files:
     def _listed(self, id: str, notes: list[str]) -> Listing:
         if self._archive is None:
             return in_folder(self._top / id, notes, lambda folder: _damaged(f"{shown(folder)}/ cannot be read"))
+        if id not in self._entries:
+            raise BadExport(f"there is no {id} in {self.path}")
         return in_zip(self._archive, self._entries[id], f"{self._prefix}{id}/")
 
     def _index(self, archive: zipfile.ZipFile) -> tuple[str, zipfile.ZipInfo, dict[str, list[zipfile.ZipInfo]]]:
@@ -373,7 +376,8 @@ def _entries(text: str) -> Iterator[tuple[str, _Entry]]:
         if "submitters" in fields:
             people = fields["submitters"]
             nodes = people.value if isinstance(people, yaml.SequenceNode) else []
-            yield _scalar(key), (tuple(map(_student, nodes)), _scalar(fields.get("created_at")))
+            # Who is named twice in a group is one.
+            yield _scalar(key), (tuple(dict.fromkeys(map(_student, nodes))), _scalar(fields.get("created_at")))
 
 
 def _student(node: yaml.Node) -> Student:

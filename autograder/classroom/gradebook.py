@@ -8,8 +8,10 @@ import csv
 import hashlib
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ class Line:
     manual: float | None  # points that a person added
     detail: str
     elsewhere: bool  # whether the student is in another submission too
-    instead: bool  # whether the points were given while there was no grade, and so perhaps in its place
+    instead: bool  # whether points, be it 0, were given while there was no grade, and so perhaps in its place
 
     @property
     def summed(self) -> bool:
@@ -53,9 +55,12 @@ class Line:
 
     @property
     def total(self) -> float | None:
-        """All points, of which no more can be taken off than there are; None: there is neither a grade nor points that a person gave."""
-        if not self.points and (self.manual or 0) <= 0:
-            return None  # what is taken off counts once there is a grade
+        """All points, of which no more can be taken off than there are; None: there is neither a grade nor points that a person gave.
+
+        What is only taken off counts once there is a grade.
+        """
+        if not self.points and not self.instead:
+            return None
         return max(0.0, sum(self.points.values()) + (self.manual or 0))
 
     @property
@@ -100,13 +105,14 @@ def lines(
             manual = sum(mark.points for mark in given) if given else None
             elsewhere = any(len(submissions[name]) > 1 for name in student.names)
             line = Line(submission, student, status, points, manual, detail, elsewhere, instead=False)
-            given_instead = manual is not None and ((not points and manual > 0) or instead.get(line.key) == manual)
+            stands = not points and any(mark.points >= 0 for mark in given)
+            given_instead = stands or (manual is not None and instead.get(line.key) == manual)
             result.append(replace(line, instead=given_instead))
     return result
 
 
 def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, problems: Sequence[str]) -> None:
-    """Write both files.
+    """Write both files, and keep what they were written from.
 
     Args:
         folder: where to.
@@ -126,7 +132,6 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
             *(_number(line.points.get(id)) for id in problems),
             *map(shielded, (line.submission.created_at, line.detail)),
         ])  # fmt: skip
-    _write(folder / "grades.csv", table)
     # Canvas finds a student by the SIS id or login; any further column would become an assignment of its own.
     canvas: list[list[object]] = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", assignment.title]]
     canvas.append(["Points Possible", "", "", "", "", _number(most)])
@@ -134,18 +139,30 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
         if line.total is not None and not line.left_out:
             who = line.student
             canvas.append([shielded(who.name), "", shielded(who.own_id), shielded(who.email), "", _number(line.total)])
-    _write(folder / "canvas.csv", canvas)
+    book = _text(table)
+    _keep(folder, lines, book)
+    write_atomically(folder / "grades.csv", book)
+    write_atomically(folder / "canvas.csv", _text(canvas))
 
 
 def manual_marks(lines: Sequence[Line]) -> dict[str, float]:
-    """Return the points that a person has given, by student."""
-    return {line.who: line.manual for line in lines if line.manual is not None}
+    """Return the points that a person has given, by student: by the email or id too where a submission's have one name."""
+    called = Counter(line.who for line in lines)
+    return {
+        line.who if called[line.who] == 1 else f"{line.who}, {line.student.email or line.student.sid}": line.manual
+        for line in lines
+        if line.manual is not None
+    }
 
 
-def keep_marks(folder: Path, lines: Sequence[Line]) -> None:
-    """Keep with what manual marks the grade book is written, whose were given while there was no grade, and what it is."""
+def _keep(folder: Path, lines: Sequence[Line], book: bytes) -> None:
+    """Keep with what manual marks a grade book is written, whose were given while there was no grade, and what is not edited.
+
+    That is the new one, and the one that stands there until it is replaced.
+    """
     own = {line.key: line.manual for line in lines if line.instead}
-    kept = {"written": manual_marks(lines), "instead": own, "book": {"sha256": _digest(folder)}}
+    ours = {"sha256": [hashlib.sha256(book).hexdigest(), _digest(folder)]}
+    kept = {"written": manual_marks(lines), "instead": own, "book": ours}
     write_atomically(folder / _MARKS, json.dumps(kept, ensure_ascii=False).encode())
 
 
@@ -159,13 +176,15 @@ def kept_instead(folder: Path) -> dict[str, float]:
     return _kept(folder, "instead")
 
 
-def set_aside_edited(folder: Path) -> bool:
-    """Keep a grades.csv that is not what was written as grades.csv~, and return whether it was one."""
+def set_aside_edited(folder: Path) -> Path | None:
+    """Keep a grades.csv that is not what was written under another name, and return it; None: it is."""
     book = folder / "grades.csv"
-    if _digest(folder) in ("", _kept(folder, "book").get("sha256")):
-        return False
-    write_atomically(book.with_name("grades.csv~"), book.read_bytes())
-    return True
+    if _digest(folder) in ("", *_kept(folder, "book").get("sha256", ())):
+        return None
+    names = (f"{book.name}~{number if number > 1 else ''}" for number in count(1))
+    kept = next(path for path in map(book.with_name, names) if not path.exists())
+    write_atomically(kept, book.read_bytes())
+    return kept
 
 
 def _digest(folder: Path) -> str:
@@ -187,7 +206,7 @@ def _number(value: float | None) -> float | str:
     return int(value) if value == int(value) else round(value, 6)
 
 
-def _write(path: Path, table: Sequence[Sequence[object]]) -> None:
+def _text(table: Sequence[Sequence[object]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows(table)
-    write_atomically(path, text.getvalue().encode())
+    return text.getvalue().encode()

@@ -65,6 +65,8 @@ def read_marks(path: Path, handed_in: Iterable[HandedIn]) -> Marks:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
+        if path.is_symlink():
+            raise BadMarks(f"{path} is a link to a file that is not there") from None
         return Marks(())
     except UnicodeDecodeError:
         raise BadMarks(f"{path} is not in UTF-8: {_HOW}") from None

@@ -18,7 +18,7 @@ import cloudpickle
 
 from autograder.classroom import shape
 from autograder.classroom.cells import Cells
-from autograder.classroom.export import Files
+from autograder.classroom.export import BadExport, Files
 from autograder.classroom.folder import remove_halves
 from autograder.classroom.pool import Alone, CannotGoOn, Lost, Pool
 from autograder.classroom.progress import Progressing
@@ -74,7 +74,10 @@ def grade_all(
     todo = list(ids)
 
     def job(suites: Suites) -> None:
-        _check_self(suites, assignment)
+        try:
+            _check_self(suites, assignment)
+        except OSError as error:
+            raise _as_stop(error, folder) from None
         own.close()
         planned = suites.planned()
         work = partial(_work, suites, files.path, folder, planned, _modules(assignment))
@@ -128,12 +131,14 @@ def _work(
     suites: Suites, export: Path, folder: Path, planned: Grade, modules: frozenset[str], id: str, sandbox: Sandbox
 ) -> dict[str, Any]:
     """Grade one submission and write its results; return what the parent shows."""
-    if export not in _opened:
-        _opened[export] = Files(export)
-    suites.move(sandbox)
-    record = _examine(suites, _opened[export], folder, planned, modules, id, sandbox)
     try:
+        if export not in _opened:
+            _opened[export] = Files(export)
+        suites.move(sandbox)
+        record = _examine(suites, _opened[export], folder, planned, modules, id, sandbox)
         save(record, folder)
+    except BadExport as error:
+        raise CannotGoOn(f"the export is not what it was when the run began: {error}") from None
     except OSError as error:
         raise _as_stop(error, folder) from None
     return {"status": record.status, "detail": record.detail}

@@ -1,5 +1,6 @@
 """The trusted side of the sandbox: hands probes to children, takes their replies, keeps their deadlines."""
 
+import errno
 import json
 import os
 import pickle
@@ -32,6 +33,7 @@ if hasattr(cloudpickle.cloudpickle, "_find_imported_submodules"):
     cloudpickle.cloudpickle._find_imported_submodules = lambda *_: []
 
 _POLL = 0.05  # seconds between looks at a child's CPU clock
+_WIPED_WITHIN = 3.0  # seconds from a child's end until its files are gone
 _DISK_EVERY = 0.1  # seconds between looks at its folder
 Probe = Callable[[Any], Any]
 
@@ -154,6 +156,18 @@ class Sandbox:
     def staging(self) -> Path:
         """A folder that children can read, for the submission's files."""
         return self._root / "submission"
+
+    def check_room(self) -> None:
+        """Check that each child finds the room that it may use: else its answers are the disk's, and no verdict on a student.
+
+        Raises:
+            OSError: if there is less, also a while after the files of the last child should be gone.
+        """
+        until = time.monotonic() + _WIPED_WITHIN
+        while _free_bytes(self._root) < LIMITS.disk:
+            if time.monotonic() > until:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._root.parent))
+            time.sleep(0.05)
 
     def load(self, submission: Path) -> None:
         """Serve children for the package in the folder `submission` from now on."""

@@ -224,6 +224,50 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(shared, tree):
         subprocess.run(["umount", out], check=True)
 
 
+@contextmanager
+def disk(folder: Path, mib: int) -> Iterator[Path]:
+    """Yield a disk of its own, of so many MiB."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("this container may not mount a file system")
+    folder.chmod(0o1777)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_nobody_gets_a_grade_from_rows_that_ran_while_the_disk_of_temporary_files_was_full(shared, tree):
+    folder = export(shared / "crowded", {f"submission_{i}": GOOD for i in range(1, 7)})
+    out = shared / "crowded-out"
+    with disk(shared / "crowded-tmp", 400) as temporary:
+        arguments = "class", folder, "--out", out, "--workers", 1
+        with started(*arguments, tree=tree, TMPDIR=str(temporary)) as command:
+            assert traces.eventually(lambda: files(out), 60)
+            with (temporary / "else").open("wb") as other:
+                os.posix_fallocate(other.fileno(), 0, 300 << 20)
+            code, _, err = command.end()
+        assert code == 2 and "Traceback" not in err, err
+        assert "No space left on device: make room where" in err.splitlines()[-1]
+        assert 0 < len(files(out)) < 6
+        code, _, err = run(*arguments, tree=tree, TMPDIR=str(temporary))  # there is none at the start
+        assert code == 2 and err.splitlines()[-1].startswith("class: No space left on device: make room where"), err
+        (temporary / "else").unlink()
+        code, _, err = run(*arguments, tree=tree, TMPDIR=str(temporary))
+        assert code == 0, err
+    assert {line["Total Score"] for line in grades(out).values()} == {"13"} and len(grades(out)) == 6
+
+
+def test_an_export_that_is_replaced_meanwhile_stops_the_run(shared, tree):
+    folder, out = export(shared / "moved", {f"submission_{i}": SLOW for i in range(1, 4)}), shared / "moved-out"
+    with started("class", folder, "--out", out, "--workers", 1, tree=tree) as command:
+        assert traces.eventually(lambda: (out / "students.json").exists(), 60)
+        folder.rename(shared / "moved-away")
+        code, _, err = command.end()
+    assert code == 2 and "Traceback" not in err and "crashed" not in err, err
+    assert "the export is not what it was when the run began" in err.splitlines()[-1]
+
+
 def test_nobody_is_graded_if_the_reference_does_not_get_full_marks(shared):
     folder = shared / "broken"
     folder.mkdir()
@@ -271,7 +315,8 @@ def test_who_runs_out_of_the_total_time_has_no_grade_and_is_tried_again(shared, 
     ("arguments", "words"),
     [
         (["nowhere", "--out", "x"], "there is no folder"),
-        (["mixed", "--out", "mixed"], "is the export, or inside it"),
+        (["mixed", "--out", "mixed"], "would be in the export"),
+        (["x/results", "--out", "x"], "would be in the export"),
         (["mixed", "--out", "/dev/null/x"], "cannot write into"),
         (["mixed", "--out", "x", "--workers", "0"], "--help says more"),
         (["mixed"], "--help says more"),
@@ -285,7 +330,9 @@ def test_who_runs_out_of_the_total_time_has_no_grade_and_is_tried_again(shared, 
     ],
 )
 def test_bad_input_is_refused(shared, tree, mixed, arguments, words):
-    arguments = [shared / argument if argument in ("nowhere", "mixed", "x") else argument for argument in arguments]
+    shutil.copytree(shared / "mixed", shared / "x" / "results", dirs_exist_ok=True)
+    ours = ("nowhere", "mixed", "x", "x/results")
+    arguments = [shared / argument if argument in ours else argument for argument in arguments]
     code, out, err = run("class", *arguments, tree=tree)
     assert code == 2 and words in err and "Traceback" not in err and out == ""
     assert len(err.splitlines()) == 1

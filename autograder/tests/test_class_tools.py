@@ -15,7 +15,7 @@ import pytest
 
 from autograder.classroom.export import HandedIn, Student
 from autograder.classroom.folder import OtherExport, left_behind, load_students, other_grades, save_students, set_aside
-from autograder.classroom.gradebook import keep_marks, kept_instead, lines, write_grades
+from autograder.classroom.gradebook import kept_instead, lines, manual_marks, set_aside_edited, write_grades
 from autograder.classroom.manual import BadMarks, Marks, read_marks
 from autograder.classroom.merge import merged, problems_of
 from autograder.classroom.record import Record, load, path_of, save
@@ -169,14 +169,51 @@ def test_who_is_graded_after_marks_in_the_place_of_a_grade_is_named_until_the_ma
     given = replace(given, marks=tuple(replace(one, given=one.given | {("submission_3", ANA)}) for one in given.marks))
     for one, records in ((early, {}), (later, graded), (later, graded)):
         (line,) = book = lines([one], records, given, kept_instead(tmp_path))
-        keep_marks(tmp_path, book)
+        write_grades(tmp_path, book, ASSIGNMENT, [])
         assert line.summed == (one is later)
     write_report(tmp_path, ASSIGNMENT, [later], graded, book, anonymous=False)
     assert "Ana Nuñez" in text_of(tmp_path / "report.html").split("Manual marks from before")[1].split("<h3>")[0]
     for text in ("00123,5,paper", "00123,60,paper"):
         (line, _) = book = lines([CLASS[0]], RECORDS, marks(tmp_path, text), kept_instead(tmp_path))
-        keep_marks(tmp_path, book)
+        write_grades(tmp_path, book, ASSIGNMENT, [])
         assert not line.summed, "somebody has looked"
+
+
+def test_points_of_0_stand_where_there_is_no_grade(tmp_path):
+    """Also what adds up to 0: who gave them has looked at something."""
+    given = marks(tmp_path, "submission_2,0,nothing on paper", "submission_3,5,paper", "submission_3,-5,late")
+    assert [line.total for line in lines(CLASS, RECORDS, given, {})] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_marks_behind_a_link_that_leads_nowhere_are_not_taken_for_none(tmp_path):
+    (tmp_path / "manual.csv").symlink_to(tmp_path / "elsewhere.csv")
+    with pytest.raises(BadMarks, match="is a link to a file that is not there"):
+        read_marks(tmp_path / "manual.csv", CLASS)
+
+
+def test_marks_of_two_of_one_name_are_told_apart(tmp_path):
+    twins = [handed_in("submission_1", Student("Bo", "1", "a@x.edu"), Student("Bo", "2", "b@x.edu"))]
+    (tmp_path / "manual.csv").write_text("who,points,why\n1,1,talk\n2,3,talk\n")
+    book = lines(twins, {}, read_marks(tmp_path / "manual.csv", twins), {})
+    assert manual_marks(book) == {"submission_1, Bo, a@x.edu": 1.0, "submission_1, Bo, b@x.edu": 3.0}
+
+
+def test_each_edited_grade_book_is_kept_and_none_of_ours_is_taken_for_one(tmp_path):
+    book = lines(CLASS, RECORDS, Marks(()), {})
+    for number, kept in enumerate((None, "grades.csv~", "grades.csv~2")):
+        found = set_aside_edited(tmp_path)
+        assert (found and found.name) == kept
+        write_grades(tmp_path, book, ASSIGNMENT, [])
+        assert set_aside_edited(tmp_path) is None
+        (tmp_path / "grades.csv").write_text(f"edited {number}")
+    assert (tmp_path / "grades.csv~2").read_text() == "edited 1"
+    # A run that is killed when it has replaced half of its files.
+    set_aside_edited(tmp_path)
+    (tmp_path / "canvas.csv").unlink()
+    (tmp_path / "canvas.csv").mkdir()
+    with pytest.raises(OSError):
+        write_grades(tmp_path, book, ASSIGNMENT, [])
+    assert set_aside_edited(tmp_path) is None
 
 
 def test_commas_that_a_spreadsheet_leaves_are_nothing_and_zeros_that_it_takes_are_named(tmp_path):
@@ -399,7 +436,8 @@ def test_a_regrade_names_whose_score_changed_by_how_much_and_by_which_row(tmp_pa
     assert "submission_4  1 -> 1  +0  of other files" in said
     assert "3 of 5 submissions differ: 0 have more points, 1 fewer" in said
     assert said[-1].endswith(f"and {after} has none: copy it there and run `make class` again")
-    keep_marks(before, lines(load_students(before), {}, read_marks(before / "manual.csv", load_students(before)), {}))
+    book = lines(load_students(before), {}, read_marks(before / "manual.csv", load_students(before)), {})
+    write_grades(before, book, ASSIGNMENT, [])
     (after / "manual.csv").write_text("who,points,why\nsubmission_1,1,essay\nsubmission_5,4,paper\n")
     said = told(changes(before, after), before, after)
     assert said[-3:] == [
