@@ -13,6 +13,7 @@ from unittest import mock
 from autograder.sandbox import accelerator, codec
 from autograder.sandbox.package import Package
 from tests.allowed import check_part
+from tests.checks import says_which
 
 # By the problem's id and the function's name: a right function for each of the same part that the problem's solution may call.
 ReliesOn = Mapping[str, Mapping[str, Callable[..., Any]]]
@@ -41,9 +42,9 @@ def refusal(
         raise
     except kinds as error:
         kind = kinds[0].__name__ if len(kinds) == 1 else f"an error such as {kinds[0].__name__}"
-        return "refused", kind, names is None or str(names) in str(error)
+        return "refused", kind, names is None or says_which(str(error), names)
     except Exception as error:
-        return "refused", type(error).__name__, names is None or str(names) in str(error)
+        return "refused", type(error).__name__, names is None or says_which(str(error), names)
     return ("accepted",)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from handout.problems import Problem
 from tests import environment
-from tests.checks import check_close, check_equal, check_raises
+from tests.checks import check_close, check_equal, check_raises, says_which
 from tests.environment import CannotMake, Interpreter
 from tests.scoreboard import CANNOT_IMPORT, Row, Tally, next_lines, points_lines, row
 
@@ -677,6 +677,27 @@ def test_check_raises_lets_a_stub_through() -> None:
 
     with pytest.raises(NotImplementedError):
         check_raises(RuntimeError, stub)  # of which NotImplementedError is a kind
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "does"),
+    [
+        ("lr is -0.5", -0.5, True),
+        ("lr is -5.0e-01", -0.5, True),
+        ("1,234,567 is too much", 1234567, True),
+        ("an MFU of 150% cannot be", 1.5, True),
+        ("0.12 is no probability", 0.1234, True),
+        ("float64 is no integer dtype", torch.float64, True),
+        ("int64 is no floating-point dtype", torch.float64, False),
+        ("wrong lr", -0.5, False),
+        ("lr must be 0 or more", -0.5, False),
+        ("lr must be 0 or more, not 0.5", -0.5, False),
+        ("lr must be 0 or more", -1e-9, False),
+        ("9" * 5000, -0.5, False),
+    ],
+)
+def test_an_error_says_which_value_is_meant_in_any_format(text, value, does) -> None:
+    assert says_which(text, value) is does
 
 
 def test_check_raises_wants_the_kind_and_the_value() -> None:
