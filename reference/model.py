@@ -20,7 +20,7 @@ class Linear(nn.Module):
     decides it.
 
     Attributes:
-        weight: the parameter W, of shape (input_dim, output_dim), on the CPU and in PyTorch's default dtype.
+        weight: the parameter W, of shape (input_dim, output_dim), in PyTorch's default dtype.
 
     Args:
         input_dim: size of the last axis of the input, 1 or more, since σ divides by its root.
@@ -52,7 +52,7 @@ class Linear(nn.Module):
         nn.init.trunc_normal_(self.weight, std=std, a=-3 * std, b=3 * std)  # a and b are values, not numbers of σ
 
     def forward(self, x: Float[Tensor, "... input_dim"]) -> Float[Tensor, "... output_dim"]:
-        """Multiply the last axis of x by the weight."""
+        """Multiply the last axis of x, which need not be contiguous, by the weight."""
         return x @ self.weight
 
 
@@ -89,7 +89,7 @@ class DeepLinear(nn.Module):
     """
 
     def __init__(self, dim: int, num_layers: int) -> None:
-        """Create the layers, the first one first."""
+        """Create the layers."""
         super().__init__()
         if num_layers < 0:
             raise ValueError(f"num_layers must be 0 or more, not {num_layers}")

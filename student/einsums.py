@@ -8,9 +8,9 @@ documentation. Each docstring below shows the old way and says in words which ax
 - `reduce(x, "... -> ...", "mean")` takes the mean (or "sum", "max") over the axes that are not in the result;
 - `rearrange(x, "... -> ...")` reorders axes, splits one in two, `(heads d)`, or merges two in one.
 
-`...` stands for any number of leading axes, none included. All functions here work on tensors of any floating-point dtype,
-where they live, give a result of the same dtype, and leave their arguments as they are. Where sizes must agree, an axis of
-size 1 may pass for any: PyTorch, and einsum with it, stretches it.
+`...` stands for any number of leading axes, none included. All functions here work on tensors of float64, float32 or
+bfloat16, where they live, give a result of the same dtype, and leave their arguments as they are. Where sizes must agree, an
+axis of size 1 may pass for any: PyTorch, and einsum with it, stretches it.
 
 What may be used: einops, softmax, `masked_fill` or `where`, arithmetic (but not `@`), and `.shape`. All other PyTorch is
 the old way.

@@ -20,7 +20,7 @@ class Linear(nn.Module):
     decides it.
 
     Attributes:
-        weight: the parameter W, of shape (input_dim, output_dim), on the CPU and in PyTorch's default dtype.
+        weight: the parameter W, of shape (input_dim, output_dim), in PyTorch's default dtype.
 
     Args:
         input_dim: size of the last axis of the input, 1 or more, since σ divides by its root.
@@ -45,7 +45,7 @@ class Linear(nn.Module):
         raise NotImplementedError("model.Linear")
 
     def forward(self, x: Float[Tensor, "... input_dim"]) -> Float[Tensor, "... output_dim"]:
-        """Multiply the last axis of x by the weight."""
+        """Multiply the last axis of x, which need not be contiguous, by the weight."""
         raise NotImplementedError("model.Linear")
 
 
@@ -82,7 +82,7 @@ class DeepLinear(nn.Module):
     """
 
     def __init__(self, dim: int, num_layers: int) -> None:
-        """Create the layers, the first one first."""
+        """Create the layers."""
         raise NotImplementedError("model.DeepLinear")
 
     def forward(self, x: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:

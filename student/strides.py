@@ -196,8 +196,8 @@ def sliding_windows(
 def causal_mask(length: int, device: torch.device | str | None = None) -> Bool[Tensor, "query key"]:
     """Build the mask that keeps every position from looking ahead.
 
-    Entry (query, key) is True where the query may attend to the key, that is where key ≤ query. Built with
-    `torch.triu` or `torch.tril`.
+    Entry (query, key) is True where the query may attend to the key, that is where key ≤ query: a triangle, which
+    `torch.triu` or `torch.tril` can make.
 
     Args:
         length: number of positions; queries and keys are the same positions. 0 gives an empty mask.

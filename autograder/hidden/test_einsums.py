@@ -436,8 +436,8 @@ def annotated_calls(name: str) -> list[Call]:
         calls.append((arguments, torch.ones((*axes, *RESULTS[name])), "passed", "refuse a call that is right"))
     right, result, _, _ = calls[0]
     is_float = [isinstance(x, torch.Tensor) and x.is_floating_point() for x in right]
-    double = tuple(x.double() if floats else x for x, floats in zip(right, is_float, strict=True))
-    calls.append((double, result.double(), "passed", "refuse a call that is right, in float64"))
+    other = tuple(x.bfloat16() if floats else x for x, floats in zip(right, is_float, strict=True))  # easily forgotten
+    calls.append((other, result.bfloat16(), "passed", "refuse a call that is right, in bfloat16"))
 
     def replaced(place: int, tensor: torch.Tensor) -> tuple:
         return (*right[:place], tensor, *right[place + 1 :])

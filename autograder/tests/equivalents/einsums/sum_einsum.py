@@ -32,7 +32,7 @@ def attention_scores(q: Float[Tensor, "... query d"], k: Float[Tensor, "... key 
 
 
 def mean_pool(x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch hidden"]:
-    return reduce(x, "batch seq hidden -> batch hidden", "mean")
+    return einsum(x, "batch seq hidden -> batch hidden") / x.shape[1]
 
 
 def sum_hidden(x: Float[Tensor, "... hidden"]) -> Float[Tensor, "..."]:

@@ -31,8 +31,9 @@ class DeepLinear(nn.Module):
         super().__init__()
         if num_layers < 0:
             raise ValueError(f"num_layers must be 0 or more, not {num_layers}")
+        final = Linear(dim, 1)
         self.layers = nn.ModuleList([Linear(dim, dim) for _ in range(num_layers)])
-        self.final = Linear(dim, 1)
+        self.final = final
 
     def forward(self, x: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
         for layer in self.layers:
