@@ -99,18 +99,19 @@ def training_memory(model: nn.Module, optimizer: Optimizer | None = None) -> Mem
 
     Nothing is predicted here: what does not exist yet counts 0. Before the first backward pass there are no
     gradients; before the first optimizer step there is no state. Within each number a storage counts once and whole,
-    as in `storage_bytes`:
+    as in `storage_bytes`, whether or not another number counts it too:
 
     - parameters: of the model's parameters, trainable or not; tied parameters once. Buffers are not parameters.
     - gradients: of the gradients that the model's parameters have, also those that are frozen by now or that the
       optimizer does not train. A gradient that is None holds nothing.
     - optimizer_state: of every tensor that `optimizer.state` has for a parameter, under any name, 0-d tensors such as
-      PyTorch's own step counters too. A counter that is a Python int is not a tensor and counts 0.
+      PyTorch's own step counters too. A counter that is a Python int is not a tensor and counts 0. Its groups are
+      no state: a learning rate in them counts 0, even if it is a tensor.
     - activations: 0, since none are alive between two steps.
     - total: the sum of these.
 
     Args:
-        model: any module.
+        model: any module whose tensors have memory, so not on the device "meta".
         optimizer: an optimizer over some or all of the model's parameters, or None for no state. Its state is a dict of
             tensors, numbers and the like for each parameter; no tensors are in lists of it, as LBFGS has them.
 
@@ -151,12 +152,12 @@ def saved_activation_bytes(
 
     Args:
         fn: a function or module, called once as `fn(*inputs)`; what it returns is dropped.
-        *inputs: tensors of any shapes.
+        *inputs: tensors of any shapes. Like all that `fn` uses, they have memory: none is on the device "meta".
         parameters: tensors that `fn` uses and that are no activations, such as `model.parameters()`, in any iterable.
             Others are not left out, not even the parameters of a module `fn`.
 
     Returns:
-        The number of bytes, an `int`; 0 where nothing needs a gradient.
+        The number of bytes, an `int`; 0 where nothing needs a gradient or the caller is under `torch.no_grad()`.
 
     Example:
         The backward pass of exp needs its output: 8 bytes an element here. That of the sum needs no tensor.

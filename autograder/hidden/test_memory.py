@@ -7,6 +7,7 @@ judged in a row of its own. All answers are exact ints.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import count
 from math import prod
 from random import Random
 from typing import Any
@@ -295,6 +296,10 @@ def scenes_of_gradients(case: str, seed: int) -> Iterator[Scene]:
             bucket = torch.zeros(sum(p.numel() for p in parameters) + 7, dtype=dtype)
             for p, piece in zip(parameters, bucket[:-7].split([p.numel() for p in parameters]), strict=True):
                 p.grad = piece.view_as(p)
+        elif case == "in the parameters' storage":
+            both = torch.zeros(2, random.randint(2, 9), dtype=dtype)
+            model[0].scale = nn.Parameter(both[0])
+            model[0].scale.grad = both[1]
         yield model, None
 
 
@@ -310,6 +315,8 @@ def scenes_of_state(case: str, seed: int) -> Iterator[Scene]:
             "amsgrad": partial(torch.optim.Adam, amsgrad=True),
             "some gradients": torch.optim.AdamW,
             "Python counters": partial(torch.optim.SGD, lr=0.1),
+            "in the gradients' storage": partial(torch.optim.SGD, lr=0.1),
+            "a learning rate that is a tensor": torch.optim.AdamW,
         }
         parameters = list(model.parameters())
         optimizer = builders[case](parameters)
@@ -326,6 +333,12 @@ def scenes_of_state(case: str, seed: int) -> Iterator[Scene]:
                     "v": moments[1, : p.numel()],
                     "name": "p",
                 }
+        elif case == "in the gradients' storage":
+            for p in parameters:
+                both = torch.zeros(2, *p.shape, dtype=dtype)
+                p.grad, optimizer.state[p] = both[0], {"m": both[1]}
+        elif case == "a learning rate that is a tensor":
+            optimizer.param_groups[0]["lr"] = torch.tensor(0.1)  # in the group, and not in the state
         yield model, optimizer
 
 
@@ -378,7 +391,7 @@ def test_training_memory_counts_parameters_by_storage(observe: Any, seed: int, c
 
 @number("3.3")
 @weight(1)
-@pytest.mark.parametrize("case", ["frozen", "some", "zeros", "one buffer"])
+@pytest.mark.parametrize("case", ["frozen", "some", "zeros", "one buffer", "in the parameters' storage"])
 def test_training_memory_counts_gradients_that_exist(observe: Any, seed: int, case: str) -> None:
     """training_memory: gradients that are None hold nothing, those in one buffer hold that buffer."""
 
@@ -417,7 +430,19 @@ def test_training_memory_measures_an_accelerator_alike(observe: Any, seed: int, 
 
 @number("3.3")
 @weight(0.5)
-@pytest.mark.parametrize("case", ["AdamW", "no state", "Adagrad", "amsgrad", "some gradients", "Python counters"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "AdamW",
+        "no state",
+        "Adagrad",
+        "amsgrad",
+        "some gradients",
+        "Python counters",
+        "in the gradients' storage",
+        "a learning rate that is a tensor",
+    ],
+)
 def test_training_memory_counts_all_state(observe: Any, seed: int, case: str) -> None:
     """training_memory: every tensor of the optimizer's state counts, 0-d step counters too, and Python numbers do not."""
 
@@ -549,6 +574,11 @@ def calls(case: str, seed: int) -> list[Call]:
 
         large = leaf(50, 100)
         return [(forget, [large], []), (lambda x: [x.exp().sum().item() for _ in range(3)], [large], [])]
+    if case == "called once":  # one fn in both, that saves more each time: a call too many, before or after, shows
+        times = count(1)
+        return [(lambda x: x.repeat(next(times), 1).exp(), [x], [])] * 2
+    if case == "under no_grad":
+        return [(torch.exp, [x], [])]
     assert case == "backward inside"
     return [(lambda x: torch.autograd.grad((x @ w).tanh().sum(), x), [x], [w])]
 
@@ -556,14 +586,19 @@ def calls(case: str, seed: int) -> list[Call]:
 def check_saved_bytes(observe: Any, case: str, seed: int, sentence: str) -> None:
     """Compare a student's numbers with what autograd saves on this side."""
 
+    def ask(measure: Callable[..., int]) -> list[int]:
+        with torch.set_grad_enabled(case != "under no_grad"):
+            return [measure(*call) for call in calls(case, seed)]
+
     def probe(lib: Any) -> Any:
-        return [
-            lib.memory.saved_activation_bytes(fn, *inputs, parameters=(p for p in parameters))
-            for fn, inputs, parameters in calls(case, seed)
-        ]
+        return ask(
+            lambda fn, inputs, parameters: lib.memory.saved_activation_bytes(
+                fn, *inputs, parameters=(p for p in parameters)
+            )
+        )
 
     got = observe("memory.saved_activation_bytes", probe, like=[0])
-    assert got == [saved_bytes(*call) for call in calls(case, seed)], f"{sentence} ({case})"
+    assert got == ask(saved_bytes), f"{sentence} ({case})"
 
 
 @number("3.4")
@@ -592,10 +627,12 @@ def test_saved_activation_bytes_counts_storages_once_and_whole(observe: Any, see
 
 @number("3.4")
 @weight(0.5)
-@pytest.mark.parametrize("case", ["nothing to save", "dropped", "backward inside"])
+@pytest.mark.parametrize("case", ["nothing to save", "under no_grad", "called once", "dropped", "backward inside"])
 def test_saved_activation_bytes_counts_all_that_is_packed(observe: Any, seed: int, case: str) -> None:
     """saved_activation_bytes: 0 where nothing is saved, and all that is saved even if fn drops it again."""
-    sentence = "Count what autograd packs while fn runs, and keep it: what is dropped leaves its address to the next."
+    sentence = (
+        "Count what autograd packs in one call of fn, and keep it: what is dropped leaves its address to the next."
+    )
     check_saved_bytes(observe, case, seed, sentence)
 
 
