@@ -107,7 +107,8 @@ def round_to_float(
         x: a tensor of any shape, of dtype float16, bfloat16, float32 or float64, on the CPU; it is not modified. Its
             dtype can hold the results. Each element is rounded once: for float32 tensors the result is bit for bit that
             of `x.to(dtype).to(torch.float32)`, as long as x is in the format's range; for float64 tensors PyTorch
-            rounds twice and can differ. (PyTorch's 8-bit dtypes, as x's own, may be taken or refused.)
+            rounds twice and can differ. x may require grad, as parameters do; whether the result does is not specified.
+            (PyTorch's 8-bit dtypes, as x's own, may be taken or refused.)
         exponent_bits: as in `float_limits`.
         mantissa_bits: as in `float_limits`.
         has_inf: as in `float_limits`.

@@ -288,26 +288,33 @@ def test_underflows_to_zero_rounds_once(compare, observe, seed):
     compare("dtypes.underflows_to_zero", probe_refusals)
 
 
-def keeps_the_smallest_float64s(observe, generator):
-    """Ask for subnormal numbers, as multiples of the smallest, in float64's own format and in one of fewer fraction bits."""
-    dropped = 32
+def rounds_to_subnormals(observe, generator):
+    """Ask for float64s as multiples of the smallest: float64's own format keeps them, and others of fewer bits round them."""
+    dropped = 32  # bits, in the formats of fewer
+    narrower = [11, 10, 7, 5, 2]  # exponent bits of theirs
     multiples = torch.cat([
         torch.arange(-40, 41),
         torch.randint(-(2**53), 2**53, (400,), generator=generator),
         (2 * torch.randint(-(2**20), 2**20, (100,), generator=generator) + 1) << (dropped - 1),  # ties
     ]).double()  # fmt: skip
-    smallest = 2.0**-1074
+    coarse = multiples.float().double()  # a detour through float32, which has a row of its own, does not show in those
+
+    def spacing(exponent_bits: int) -> float:
+        return 2.0 ** (2 - 2 ** (exponent_bits - 1) - 52)
 
     def probe(lib):
         round_to_float = lib.dtypes.round_to_float
-        return with_its_bits(torch.cat([round_to_float(multiples * smallest, 11, bits) for bits in (52, 52 - dropped)]))
+        results = [round_to_float(multiples * spacing(11), 11, 52)]
+        results += [round_to_float(coarse * spacing(bits), bits, 52 - dropped) for bits in narrower]
+        return with_its_bits(torch.cat(results))
 
-    kept, rounded = rounded_by_student(observe, probe, torch.float64).chunk(2)
-    assert torch.equal(kept, multiples * smallest), "a subnormal number of float64 is changed by rounding to float64"
-    expected = (multiples / 2.0**dropped).round() * 2.0**dropped * smallest
-    assert torch.equal(rounded, expected), (
-        "a subnormal float64 is rounded otherwise than to a multiple of the format's smallest number, ties to even"
-    )
+    kept, *rounded = rounded_by_student(observe, probe, torch.float64).split(len(multiples))
+    assert torch.equal(kept, multiples * spacing(11)), "a subnormal number of float64 is changed by rounding to float64"
+    expected = (coarse / 2.0**dropped).round() * 2.0**dropped
+    for bits, got in zip(narrower, rounded, strict=True):
+        assert torch.equal(got, expected * spacing(bits)), (
+            "a small float64 is rounded otherwise than to a multiple of the format's smallest number, ties to even"
+        )
 
 
 @number("2.3")
@@ -336,20 +343,23 @@ def test_round_to_float_agrees_in_other_formats(observe, seed, dtype):
     """round_to_float: bfloat16, float8_e5m2 and float8_e4m3fn as PyTorch rounds to them; float64's subnormal numbers."""
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.float64:
-        keeps_the_smallest_float64s(observe, generator)
+        rounds_to_subnormals(observe, generator)
         return
     exponent_bits, mantissa_bits, has_inf = FORMATS[dtype]
     others = torch.randn(2000, generator=generator) * 10 ** torch.empty(2000).uniform_(-8, 4, generator=generator)
     limit = torch.finfo(dtype).max
-    x = torch.cat([numbers_and_ties(dtype, generator), others.clamp(-limit, limit)])
+    numbers = torch.cat([numbers_and_ties(dtype, generator), others.clamp(-limit, limit)])
+    halves = [torch.float16, torch.bfloat16] if torch.finfo(dtype).bits == 8 else []  # they have numbers between those
+    for own in (torch.float32, torch.float64, *halves):
+        x = numbers.to(own)
 
-    def probe(lib):
-        return with_its_bits(lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf))
+        def probe(lib, x=x):
+            return with_its_bits(lib.dtypes.round_to_float(x, exponent_bits, mantissa_bits, has_inf))
 
-    got = rounded_by_student(observe, probe)
-    assert torch.equal(got, x.to(dtype).float()), (
-        "a number in range is rounded otherwise than by PyTorch: look at ties and subnormals"
-    )
+        got = rounded_by_student(observe, probe, own)
+        assert torch.equal(got, x.to(dtype).to(own)), (
+            f"a number in range, in {name(own)}, is rounded otherwise than by PyTorch: look at ties and subnormals"
+        )
 
 
 @number("2.3")
@@ -413,7 +423,8 @@ def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
             edges = [(2 - k * eps / 4) * power * scale for k in range(14) for scale in (1, 2)]
             values = [*edges, 3 * power, 4 * power, 5 * power, 1e38, math.inf, math.nan, 0.0]
             x = torch.tensor([*values, *(-value for value in values)], dtype=torch.float64)
-            for dtype in (torch.float64, torch.float32):
+            halves = [torch.float16, torch.bfloat16] if exponent_bits < 5 else []  # that hold even what overflows
+            for dtype in (torch.float64, torch.float32, *halves):
                 y = lib.dtypes.round_to_float(x.to(dtype), exponent_bits, mantissa_bits, has_inf)
                 values_of.setdefault(f"in formats {kind}", []).append(y)
                 signs_of.setdefault(f"the signs in formats {kind}", []).append(torch.signbit(y) & ~torch.isnan(y))
@@ -446,8 +457,17 @@ def test_round_to_float_overflows_and_keeps_the_rest(compare, seed):
         # Nothing is to be rounded here, so that x itself has the right values.
         own = {dtype: x.to(dtype) for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
         results += [round_to_float(value, *FORMATS[dtype]) for dtype, value in own.items()]
+        # Numbers of x's own format, whose logarithm is rounded up to a whole number.
+        nearly_powers = {
+            dtype: torch.tensor([(1 - 2.0 ** -(FORMATS[dtype][1] + 1)) * 2.0**k for k in range(-12, 16)], dtype=dtype)
+            for dtype in own
+        }
         return {
             "of any shape, layout and dtype": results,
+            "just below a power of two, in x's own format": [
+                round_to_float(value, *FORMATS[dtype]) for dtype, value in nearly_powers.items()
+            ],
+            "of a tensor that requires grad": round_to_float(torch.nn.Parameter(x[0].clone()), 4, 2).detach(),
             "whether x is as it was": unchanged,
             "whether the result is a new tensor": [
                 value.untyped_storage().data_ptr() != result.untyped_storage().data_ptr()

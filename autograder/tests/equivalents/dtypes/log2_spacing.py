@@ -38,6 +38,7 @@ def round_to_float(x, exponent_bits, mantissa_bits, has_inf=True):
     bias = 2 ** (exponent_bits - 1) - 1
     e = torch.where(d == 0, 1.0 - bias, d.abs().log2().floor()).clamp(min=1 - bias)
     e = torch.nan_to_num(e, nan=0.0, posinf=0.0)
+    e = torch.where(torch.exp2(e) > d.abs(), e - 1, e).clamp(min=1 - bias)  # log2 rounds up just below a power of two
     h = torch.floor((e - mantissa_bits) / 2)
     spacing_a, spacing_b = torch.exp2(h), torch.exp2(e - mantissa_bits - h)
     out = torch.round(d / spacing_a / spacing_b) * spacing_a * spacing_b
