@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def open_tokens(path: str | os.PathLike[str], dtype: npt.DTypeLike) -> np.memmap:
-    """Open a file of tokens as a read-only array, without loading it.
+    """Open a file of tokens as a read-only array, without reading it.
 
     The file holds the tokens one after the other, `dtype` each, and nothing else: no header.
 
@@ -64,11 +64,11 @@ def get_batch(
     equally likely, the first and the last one included. Only the tokens of the batch are read from the file.
 
     Args:
-        tokens: a one-dimensional array of tokens of any integer dtype.
+        tokens: a one-dimensional array of tokens of any integer dtype, in this machine's byte order.
         batch_size: number of rows, 1 or more.
         sequence_length: number of tokens in a row, 1 or more.
         device: where the batch shall be. To a CUDA device it goes from pinned memory and without blocking.
-        generator: the CPU generator that draws the starts; no other is used. None: PyTorch's global one.
+        generator: the CPU generator that decides the starts; the global ones stay as they are. None: PyTorch's global one.
 
     Returns:
         `(inputs, targets)`, each int64 whatever the dtype of the tokens, of shape (batch_size, sequence_length).

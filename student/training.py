@@ -54,8 +54,8 @@ def seed_everything(seed: int) -> dict[str, torch.Generator]:
         seed: 0 or more and below 2³², which is what NumPy takes.
 
     Returns:
-        Two generators on the CPU, "init" and "data", new ones at each call. The seed decides what each will draw, and
-        the two draw different numbers. Neither is PyTorch's global generator.
+        Two generators on the CPU, "init" and "data", new ones at each call. The seed decides what each will draw, in
+        this process and in any other, and the two draw different numbers. Neither is PyTorch's global generator.
 
     Raises:
         ValueError: the seed is out of range.

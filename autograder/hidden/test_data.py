@@ -20,6 +20,8 @@ from autograder.probing import refusal
 BATCH = (torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0, dtype=torch.int64))
 BIG_FILE = 60 << 20  # below the size of file that a child may make, and sparse: it takes no room on the disk
 SPARE_MEMORY = 32 << 20  # half of the big file, and far more than a batch takes
+# Maps of the big file: its pages count in each that has read them. Who reads it all grows by 240 MiB; libraries' pages are 16 MiB.
+MAPS = 4
 
 
 @contextmanager
@@ -60,6 +62,13 @@ def little_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
+def peak() -> int:
+    """The most bytes of memory that this process has held at once, the pages of files that it has read among them."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 def memory_in_use(limit: int) -> int:
     """How many bytes count against RLIMIT_DATA already."""
     import mmap
@@ -98,11 +107,18 @@ def test_open_tokens_maps_the_file(compare, seed, dtype):
         with folder() as here:
             path = here / "tokens.bin"
             if dtype == "refusals":
-                answers = [refusal(lambda: open_tokens(path, "uint16"), kinds=(FileNotFoundError,))]
-                for content, kind in ((b"", "uint16"), (b"odd", "uint16"), (b"123456", "uint32")):
-                    path.write_bytes(content)
-                    # NumPy's own ValueError does not name the file, and will do.
-                    answers.append(refusal(partial(open_tokens, path, kind)))
+                answers = {
+                    "there is no file": [refusal(lambda: open_tokens(path, "uint16"), kinds=(FileNotFoundError,))]
+                }
+                for about, *files in (
+                    ("an empty file", (b"", "uint16")),
+                    ("a file with a part of a token at its end", (b"odd", "uint16"), (b"123456", "uint32")),
+                ):
+                    answers[about] = []
+                    for content, kind in files:
+                        path.write_bytes(content)
+                        # NumPy's own ValueError does not name the file, and will do.
+                        answers[about].append(refusal(partial(open_tokens, path, kind)))
                 return answers
             drawn = random.Random(seed)
             tokens = [drawn.randrange(np.iinfo(dtype).max + 1) for _ in range(501)]  # no multiple of 8 bytes
@@ -132,11 +148,14 @@ def test_open_tokens_never_loads_the_file(observe):
         with folder() as here:
             make_sparse(here / "tokens.bin")
             with little_memory():
-                tokens = lib.data.open_tokens(here / "tokens.bin", "uint16")
-            return len(tokens), int(tokens[0]), int(tokens[-1])
+                before = peak()
+                tokens, *_others = [lib.data.open_tokens(here / "tokens.bin", "uint16") for _ in range(MAPS)]
+                read = peak() - before > MAPS * BIG_FILE // 2
+            return len(tokens), int(tokens[0]), int(tokens[-1]), read
 
-    found = observe("data.open_tokens", probe, like=(0, 0, 0))
-    assert found == (BIG_FILE // 2, 0, 77), "The array should hold all tokens of the file, the last one included."
+    *found, read = observe("data.open_tokens", probe, like=(0, 0, 0, False))
+    assert found == [BIG_FILE // 2, 0, 77], "The array should hold all tokens of the file, the last one included."
+    assert not read, "Opening the file reads all of it."
 
 
 @number("9.2")
@@ -353,10 +372,14 @@ def test_get_batch_reads_only_its_batch(observe, seed):
     def probe(lib):
         with folder() as here:
             make_sparse(here / "tokens.bin")
-            tokens = np.memmap(here / "tokens.bin", dtype="uint16", mode="r")
+            maps = [np.memmap(here / "tokens.bin", dtype="uint16", mode="r") for _ in range(MAPS)]
+            generator = torch.Generator().manual_seed(seed)
             with little_memory():
-                batch = lib.data.get_batch(tokens, 16, 64, "cpu", torch.Generator().manual_seed(seed))
-        return [tuple(t.shape) for t in batch]
+                before = peak()
+                batches = [lib.data.get_batch(tokens, 16, 64, "cpu", generator) for tokens in maps]
+                read = peak() - before > MAPS * BIG_FILE // 2
+        return [tuple(t.shape) for batch in batches for t in batch], read
 
-    shapes = observe("data.get_batch", probe, like=[(0, 0)])
-    assert shapes == [(16, 64), (16, 64)], "Both shapes are (batch_size, sequence_length)."
+    shapes, read = observe("data.get_batch", probe, like=([(0, 0)], False))
+    assert shapes == [(16, 64)] * (2 * MAPS), "Both shapes are (batch_size, sequence_length)."
+    assert not read, "To draw a batch, all of the file is read."

@@ -149,11 +149,23 @@ def test_seed_everything_seeds_all_three(observe, seed, case):
 def test_seed_everything_returns_two_generators(observe, seed):
     """seed_everything: "init" and "data" are two CPU generators of their own, and draw different numbers."""
 
+    def hash_elsewhere(value):
+        # In another process the hash of a str is another, and so is that of whatever holds one.
+        return hash((value, "elsewhere")) if "'" in repr(value) else hash(value)
+
     def probe(lib):
         draws: list[Any] = []
         earlier: list[torch.Generator] = []
-        for s in (seed % 2**31, (seed + 12345) % 2**31, seed % 2**31):
-            generators = lib.training.seed_everything(s)
+        for s, hashes in (
+            (seed % 2**31, hash),
+            ((seed + 12345) % 2**31, hash),
+            (seed % 2**31, hash),
+            (0, hash),
+            (seed % 2**31, hash_elsewhere),
+        ):
+            # Among the module's names only: what PyTorch has hashed stays where it is.
+            with mock.patch.object(lib.training, "hash", getattr(lib.training, "hash", hashes), create=True):
+                generators = lib.training.seed_everything(s)
             new = not any(generator is other for generator in generators.values() for other in earlier)
             earlier += generators.values()
             names = sorted(generators)
@@ -173,6 +185,9 @@ def test_seed_everything_returns_two_generators(observe, seed):
         assert numbers[0] != numbers[1], "Both generators draw the same numbers."
         assert global_state_kept, "To draw from one of the two is to draw from PyTorch's global generator."
     assert draws[0][2] == draws[2][2], "The same seed again: the two generators draw other numbers, or they are one."
+    assert draws[0][2] == draws[4][2], (
+        "In another process the same seed gives other generators: a str's hash is another in each process."
+    )
     assert draws[0][2][0] != draws[1][2][0], 'Another seed: "data" draws the same numbers.'
     assert draws[0][2][1] != draws[1][2][1], 'Another seed: "init" draws the same numbers.'
     assert all(new for *_, new in draws), (
