@@ -60,9 +60,10 @@ def einsum_flops(pattern: str, *shapes: Sequence[int]) -> int:
     doubles the count.
 
     Args:
-        pattern: as einops writes it, "batch query d, batch key d -> batch query key": axis names are words, separated
-            by spaces; around the comma and the arrow there may be spaces or none. Two operands, of which one without
-            axes is a single number; no `...`, no parentheses, and no axis twice in one operand or in the output.
+        pattern: as einops writes it, "batch query d, batch key d -> batch query key": axis names are words, as names in
+            Python are, separated by spaces; around the comma and the arrow there may be spaces or none. Two operands,
+            of which one without axes is a single number; one arrow; no `...`, no parentheses, and no axis twice in one
+            operand or in the output.
         *shapes: the shapes of the two operands, sizes 0 or more.
 
     Returns:
@@ -274,7 +275,8 @@ def promised_flop_per_sec(device_name: str, dtype: torch.dtype) -> float:
     | "H100" or "H200" | 67e12 | 1979e12* | 3958e12* |
 
     The figures are those of the SXM modules. A name that contains "PCIe" or "NVL", in upper or lower case, is another,
-    slower card (PyTorch says "NVIDIA A100-PCIE-40GB", "NVIDIA H100 NVL"), and not in the table.
+    slower card (PyTorch says "NVIDIA A100-PCIE-40GB", "NVIDIA H100 NVL"), and not in the table. A longer word, such as
+    "GH200" or "A1000", is not asked for.
 
     Args:
         device_name: as `torch.cuda.get_device_name()` returns it, "NVIDIA H100 80GB HBM3".
@@ -347,8 +349,8 @@ def time_matmul(x: Float[Tensor, "m k"], w: Float[Tensor, "k n"], warmup: int, r
     clock on the wall (`time.perf_counter`); the result is the median, which one slow run in the middle does not spoil.
 
     An accelerator only *queues* the product and returns at once. A clock read without waiting for it measures how long
-    queueing takes, so wait, `torch.accelerator.synchronize()`, before each reading. Without an accelerator there is
-    nothing to wait for.
+    queueing takes, so wait, `torch.accelerator.synchronize()`, before each reading. (Copying the product to the CPU
+    waits too, but is timed with it.) Without an accelerator there is nothing to wait for.
 
     Args:
         x: the left operand.

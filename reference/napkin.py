@@ -117,7 +117,8 @@ def max_parameters(num_devices: int, bytes_per_device: float, bytes_per_paramete
         bytes_per_parameter: as `bytes_per_parameter` counts them; more than 0.
 
     Returns:
-        Whole parameters, an int: what is left over is too small for one more.
+        Whole parameters, an int: what is left over is too small for one more. Floats, which round, may miss by one where
+        all bytes together come near 2**53, or where `bytes_per_parameter` is a fraction like 0.1 that they round too.
 
     Raises:
         ValueError: naming the value, if `num_devices` or `bytes_per_device` is negative, or if `bytes_per_parameter` is

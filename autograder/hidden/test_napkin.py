@@ -211,6 +211,7 @@ def test_max_parameters_leaves_no_room_for_one_more(compare, observe, seed):
     ]
     budgets += [(8, 80e9, 16), (3, 10, 16), (3, 15, 16), (2, 24, 16), (1, 16, 16)]
     budgets += [(8, 80e9, 1.5), (3, 10, 0.5), (5, 7, 2.25)]  # formats below a byte, and state that is sharded
+    budgets += [(1, 10**10 - 1, 10**10)]  # too little by less than what is added against rounding
 
     def probe(lib):
         return [lib.napkin.max_parameters(*budget) for budget in budgets]

@@ -43,8 +43,13 @@ def counting_host_copies(device: str) -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def timing_products(device: str) -> Iterator[list[float]]:
-    """Yield a list that will hold, when the block has ended, the seconds that each matrix product took the device."""
+def timing_products(device: str, copies: bool = False) -> Iterator[list[float]]:
+    """Yield a list that will hold, when the block has ended, the seconds that each matrix product took the device.
+
+    Args:
+        device: `sim` or `cuda`.
+        copies: whether on `sim` a copy to the host takes as long as a product. On CUDA it takes what it takes.
+    """
     seconds: list[float] = []
     if device == "cuda":
         with _Stopwatch() as stopwatch:
@@ -54,10 +59,11 @@ def timing_products(device: str) -> Iterator[list[float]]:
         return
     before = sim.ACTIVITY.worked
     sim.ACTIVITY.product_seconds = PRODUCT_SECONDS
+    sim.ACTIVITY.copy_seconds = PRODUCT_SECONDS if copies else 0.0
     try:
         yield seconds
     finally:
-        sim.ACTIVITY.product_seconds = 0.0
+        sim.ACTIVITY.product_seconds = sim.ACTIVITY.copy_seconds = 0.0
         sim.ACTIVITY.wait()
     seconds += [PRODUCT_SECONDS] * round((sim.ACTIVITY.worked - before) / PRODUCT_SECONDS)
 

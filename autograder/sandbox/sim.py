@@ -71,6 +71,7 @@ class Activity:
     host_copies: int = 0  # .cpu(), .item(), .tolist(), float() and the like: the host waited for values
     synchronizations: int = 0  # calls that only wait
     product_seconds: float = 0.0  # how long each matrix product takes the device, on the clock of this process
+    copy_seconds: float = 0.0  # how long the host waits for a copy of more than one value, besides
     queued: float = 0.0  # seconds of work that nobody has waited for yet
     worked: float = 0.0  # seconds of work in all
     waited: float = 0.0  # seconds that the host has waited: the process's clocks are ahead of time by them
@@ -85,10 +86,12 @@ class Activity:
         self.synchronizations += 1
         self.wait()
 
-    def copy_to_host(self) -> None:
+    def copy_to_host(self, values: int = 1) -> None:
         """Wait for values."""
         self.host_copies += 1
         self.wait()
+        if values > 1:
+            self.waited += self.copy_seconds
 
     def multiply(self) -> None:
         """Queue a matrix product."""
@@ -194,7 +197,7 @@ class SimTensor(Tensor):
 
     def tolist(self) -> Any:
         """Copy to the host."""
-        ACTIVITY.copy_to_host()
+        ACTIVITY.copy_to_host(self.numel())
         return self._behind.tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # PyTorch's is not annotated
@@ -347,7 +350,7 @@ def _copied(func: Any, tensor: Tensor, kwargs: dict[str, Any]) -> Tensor:
     """Move a tensor between devices, or copy it on its own."""
     target = kwargs.get("device") or tensor.device
     if isinstance(tensor, SimTensor) and target.type == "cpu":
-        ACTIVITY.copy_to_host()
+        ACTIVITY.copy_to_host(tensor.numel())
     kwargs = kwargs | {"device": torch.device("cpu") if target.type == NAME else target}
     copied: Tensor = func(_behind(tensor), **kwargs)
     return SimTensor(copied) if target.type == NAME else copied
@@ -355,7 +358,7 @@ def _copied(func: Any, tensor: Tensor, kwargs: dict[str, Any]) -> Tensor:
 
 def _copied_into(target: Tensor, source: Tensor) -> Tensor:
     if isinstance(source, SimTensor) and not isinstance(target, SimTensor):
-        ACTIVITY.copy_to_host()
+        ACTIVITY.copy_to_host(source.numel())
     _behind(target).copy_(_behind(source))
     return target
 

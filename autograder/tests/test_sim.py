@@ -464,12 +464,16 @@ def test_clocks_move_on_for_those_who_wait(on_sim):
         x @ x
         torch.accelerator.current_stream().synchronize()
         streams = time.time() - streams
-        return queued, done, read, streams, timeit.timeit(product_and_wait, number=2)
+        sim.ACTIVITY.copy_seconds = 100.0
+        copied = time.perf_counter()
+        (x @ x).cpu()
+        copied = time.perf_counter() - copied
+        return queued, done, read, streams, copied, timeit.timeit(product_and_wait, number=2)
 
     queued, *waited = on_sim(attempt)
 
     assert queued < 25
-    assert [round(seconds / 50) for seconds in waited] == [1, 1, 1, 2]
+    assert [round(seconds / 50) for seconds in waited] == [1, 1, 1, 3, 2]
 
 
 def test_it_is_the_accelerator_of_its_process(on_sim):
