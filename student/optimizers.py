@@ -9,9 +9,9 @@ What holds for all three:
 
 - Hyper-parameters are read at each step from the parameter's own group, so that a group may override any of them and
   a learning-rate schedule may change them between two steps.
-- A parameter whose gradient is None is left alone, and so is its state.
+- A parameter whose gradient is None is left alone, and its state does not age.
 - `step` may be given a closure that computes the loss anew. It is called once, before the update, with gradients
-  enabled, and what it returns is returned.
+  enabled if they are where `step` is called, and its loss is returned.
 - Parameters change in place: what shares their memory changes with them. No autograd graph is left behind, and gradients
   do not change.
 - State has the dtype and the device of its parameter.
@@ -69,7 +69,7 @@ class SGD(Optimizer):
             closure: computes the loss and its gradients anew, and returns the loss.
 
         Returns:
-            What the closure returned; None without one.
+            The closure's loss; None without one.
         """
         raise NotImplementedError("optimizers.SGD")
 
@@ -122,7 +122,7 @@ class AdaGrad(Optimizer):
             closure: computes the loss and its gradients anew, and returns the loss.
 
         Returns:
-            What the closure returned; None without one.
+            The closure's loss; None without one.
         """
         raise NotImplementedError("optimizers.AdaGrad")
 
@@ -195,7 +195,7 @@ class AdamW(Optimizer):
             closure: computes the loss and its gradients anew, and returns the loss.
 
         Returns:
-            What the closure returned; None without one.
+            The closure's loss; None without one.
         """
         raise NotImplementedError("optimizers.AdamW")
 
@@ -207,7 +207,8 @@ def optimizer_state_bytes(optimizer: Optimizer) -> int:
     Python int is not a tensor and counts 0.
 
     Args:
-        optimizer: any optimizer. Most have no state before their first step.
+        optimizer: any optimizer whose state holds dicts of tensors, numbers and the like; no tensors are in lists of
+            it, as LBFGS has them, or on the device "meta". Most have no state before their first step.
 
     Returns:
         The number of bytes, an `int`.

@@ -139,35 +139,44 @@ def check_kind(observe: Any, name: str, seed: int) -> None:
     assert len(lacking) < 2, f"This is another kind of optimizer: its steps depend otherwise on {', '.join(lacking)}."
 
 
-def check_groups(observe: Any, name: str, seed: int, overrides: dict[str, tuple[Any, Any]]) -> None:
-    """Check that a group's own value of each hyper-parameter counts, from any step on; overrides: (of the optimizer, of the group)."""
+def check_groups(
+    observe: Any, name: str, seed: int, defaults: dict[str, Any], overrides: dict[str, dict[str, Any]]
+) -> None:
+    """Check that a group's own value of each hyper-parameter counts, from any step on.
+
+    Args:
+        observe: the fixture.
+        name: of the optimizer.
+        seed: for the parameters and gradients.
+        defaults: the optimizer's own hyper-parameters.
+        overrides: what a group has in their place, by a name for the student.
+    """
     starts, gradients = starts_and_gradients(seed, steps=5, shapes=((4,), (3,)))
-    defaults = {key: default for key, (default, _) in overrides.items()}
 
     def probe(lib: Any) -> Any:
         optimizer_class = getattr(lib.optimizers, name)
 
-        def changed(key: str, own: Any) -> Tensor:
+        def changed(own: dict[str, Any]) -> Tensor:
             p = nn.Parameter(starts[0].clone())
             optimizer = optimizer_class([p], **defaults)
             step_through(optimizer, [p], [row[:1] for row in gradients[:2]])
-            optimizer.param_groups[0][key] = own
+            optimizer.param_groups[0].update(own)
             step_through(optimizer, [p], [row[:1] for row in gradients[2:]])
             return moved([p], starts[:1])[0]
 
         reply = []
-        for key, (_, own) in overrides.items():
-            mixed = displacements(optimizer_class, starts, gradients, first_group={key: own}, **defaults)
-            all_own = displacements(optimizer_class, starts, gradients, **{**defaults, key: own})
+        for own in overrides.values():
+            mixed = displacements(optimizer_class, starts, gradients, first_group=own, **defaults)
+            all_own = displacements(optimizer_class, starts, gradients, **{**defaults, **own})
             none_own = displacements(optimizer_class, starts, gradients, **defaults)
-            reply.append((mixed, all_own[0], none_own, changed(key, own)))
+            reply.append((mixed, all_own[0], none_own, changed(own)))
         return reply
 
     reply = observe(f"optimizers.{name}", probe, like=[([VECTOR], VECTOR, [VECTOR], VECTOR)])
     for key, ((group, rest), all_own, (unchanged, none_own), in_mid_run) in zip(overrides, reply, strict=True):
         require_close(group, all_own, f"A group's own {key} is not what its parameters are stepped with.")
         require_close(rest, none_own, f"One group's {key} changes how another group's parameters are stepped.")
-        # A formula without eps or without decay is judged elsewhere.
+        # A formula without eps, without decay or without one of the moments is judged elsewhere.
         assert key not in ("lr", "betas") or not torch.equal(all_own, unchanged), f"Another {key} makes no difference."
         sentence = f"When a group's {key} changes between two steps, the steps go on as before: read it at each step."
         assert torch.equal(all_own, unchanged) or not torch.equal(in_mid_run, unchanged), sentence
@@ -209,9 +218,9 @@ def check_none_gradients(observe: Any, name: str, seed: int) -> None:
 
     together, sometimes, always = observe(f"optimizers.{name}", probe, like=([VECTOR], VECTOR, VECTOR))
     assert not together[0].any(), "A parameter that never has a gradient moves."
+    require_close(together[2], always, "A parameter whose gradient is None changes how the others are stepped.")
     sentence = "A step in which a parameter's gradient is None changes its later steps: did its state age?"
     require_close(together[1], sometimes, sentence)
-    require_close(together[2], always, "A parameter whose gradient is None changes how the others are stepped.")
 
 
 def check_changing_lr(observe: Any, name: str, seed: int, how: str, **hyperparameters: Any) -> None:
@@ -381,6 +390,19 @@ def check_state_dtype(observe: Any, name: str, seed: int, num_moments: int) -> N
             assert count == 3, 'AdamW: `self.state[p]["step"]` is not the number of steps that p has taken.'
 
 
+def check_state_device(observe: Any, name: str) -> None:
+    """Check that what is remembered for each element is on the parameter's device, where no accelerator is needed to see it."""
+
+    def probe(lib: Any) -> Any:
+        p = nn.Parameter(torch.ones(3, 4, device="meta"))
+        optimizer = getattr(lib.optimizers, name)([p], lr=0.01)
+        step_through(optimizer, [p], [[torch.ones(3, 4, device="meta")]])
+        return [value.device.type for value in optimizer.state[p].values() if isinstance(value, Tensor) and value.dim()]
+
+    places = observe(f"optimizers.{name}", probe, like=[""])
+    assert set(places) <= {"meta"}, f"{name}: state is on another device than its parameter."
+
+
 def check_resumed(observe: Any, name: str, seed: int, how: str, **hyperparameters: Any) -> None:
     """Check that a run that is cut and resumed from its state_dict ends where the uncut run does."""
     starts, gradients = starts_and_gradients(seed, steps=6)
@@ -460,7 +482,7 @@ def test_sgd_reads_lr_from_the_group(observe: Any, seed: int, case: str) -> None
     """SGD: groups with their own lr, groups added later, and an lr that changes between steps."""
     if case == "own lr":
         check_kind(observe, "SGD", seed)
-        check_groups(observe, "SGD", seed, {"lr": (0.1, 0.02)})
+        check_groups(observe, "SGD", seed, {"lr": 0.1}, {"lr": {"lr": 0.02}})
     elif case == "added later":
         check_later_group(observe, "SGD", seed)
     else:
@@ -525,7 +547,7 @@ def test_adagrad_reads_hyperparameters_from_the_group(observe: Any, seed: int, c
     """AdaGrad: groups with their own lr or eps, groups added later, and an lr that changes between steps."""
     if case == "own hyper-parameters":
         check_kind(observe, "AdaGrad", seed)
-        check_groups(observe, "AdaGrad", seed, {"lr": (0.1, 0.02), "eps": (1e-10, 1.0)})
+        check_groups(observe, "AdaGrad", seed, {"lr": 0.1, "eps": 1e-10}, {"lr": {"lr": 0.02}, "eps": {"eps": 1.0}})
     elif case == "added later":
         check_later_group(observe, "AdaGrad", seed)
     else:
@@ -545,10 +567,10 @@ def test_adagrad_resumes_from_its_state_dict(observe: Any, seed: int, how: str) 
 @number("8.2")
 @weight(0.5)
 @pytest.mark.parametrize(
-    "case", ["None gradients", "closure", "gradients", "graph", "dtype of the state", "hyper-parameters"]
+    "case", ["None gradients", "closure", "gradients", "graph", "dtype and device of the state", "hyper-parameters"]
 )
 def test_adagrad_is_a_proper_optimizer(compare: Any, observe: Any, seed: int, case: str) -> None:
-    """AdaGrad: None gradients, closures, unchanged gradients, no graph left, the state's dtype, wrong values refused."""
+    """AdaGrad: None gradients, closures, unchanged gradients, no graph, the state's dtype and device, wrong values refused."""
     if case == "None gradients":
         check_none_gradients(observe, "AdaGrad", seed)
     elif case == "closure":
@@ -557,8 +579,9 @@ def test_adagrad_is_a_proper_optimizer(compare: Any, observe: Any, seed: int, ca
         check_gradients(compare, "AdaGrad", seed)
     elif case == "graph":
         check_graph(compare, "AdaGrad", seed)
-    elif case == "dtype of the state":
+    elif case == "dtype and device of the state":
         check_state_dtype(observe, "AdaGrad", seed, num_moments=1)
+        check_state_device(observe, "AdaGrad")
     else:
         wrong: list[tuple[dict[str, Any], float]] = [
             ({"lr": -0.5}, -0.5),
@@ -648,9 +671,19 @@ def test_adamw_steps_do_not_shrink_with_the_gradient(observe: Any, seed: int) ->
 @weight(0.5)
 def test_adamw_reads_hyperparameters_from_the_group(observe: Any, seed: int) -> None:
     """AdamW: a group may override lr, betas, eps and weight_decay, for itself alone, at first or between two steps."""
-    overrides = {"lr": (0.01, 0.03), "betas": ((0.9, 0.99), (0.5, 0.6)), "eps": (1e-8, 0.5), "weight_decay": (0.1, 2.0)}
+    defaults: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
+    overrides: dict[str, dict[str, Any]] = {
+        "lr": {"lr": 0.03},
+        "betas": {"betas": (0.5, 0.6)},
+        "beta1": {
+            "betas": (0.5, 0.99)
+        },  # each by itself as well: where both change, one that is read hides one that is not
+        "beta2": {"betas": (0.9, 0.6)},
+        "eps": {"eps": 0.5},
+        "weight_decay": {"weight_decay": 2.0},
+    }
     check_kind(observe, "AdamW", seed)
-    check_groups(observe, "AdamW", seed, overrides)
+    check_groups(observe, "AdamW", seed, defaults, overrides)
 
 
 @number("8.3")
