@@ -99,7 +99,7 @@ def train_step(
     for the device, so that is not done for each microbatch.
 
     Args:
-        model: called as `model(inputs)`.
+        model: called as `model(inputs)`; in training mode (`model.train()`).
         optimizer: any optimizer over the model's parameters. It may hold only some of them: the others are not changed
             and whether their old gradients are cleared is open, but their gradients are gradients of the model.
         loss_fn: called as `loss_fn(model(inputs), targets)`; returns the mean over the rows, a 0-d tensor.
@@ -153,7 +153,7 @@ def train(
     works on after PyTorch's calls have returned: `torch.accelerator.synchronize()`).
 
     Args:
-        model: called as `model(inputs)`.
+        model: called as `model(inputs)`; in training mode (`model.train()`).
         optimizer: any optimizer over the model's parameters, or over some of them.
         loss_fn: called as `loss_fn(model(inputs), targets)`; returns the mean over the rows, a 0-d tensor.
         batches: gives pairs `(inputs, targets)`. Exactly `num_steps` are taken: one more, and a generator behind
@@ -261,9 +261,9 @@ def load_checkpoint(
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file cannot be read (it is cut off, or no checkpoint), lacks a part, or does not fit the model
-            (an entry of its state is missing, one too many, or of another shape), the optimizer or the generators; the
-            message names the path.
+        ValueError: the file cannot be read (it is cut off, or no checkpoint), lacks a part that is to be put back, or
+            does not fit the model (an entry of its state is missing, one too many, or of another shape), the optimizer
+            or the generators; the message names the file.
 
     Example:
         >>> import tempfile

@@ -261,7 +261,7 @@ def test_load_checkpoint_is_all_or_nothing(tmp_path, damage):
         else:
             content["model"]["bias"] = torch.zeros(1)
         torch.save(content, path)
-    check_raises(ValueError, lambda: training.load_checkpoint(path, model, optimizer, generators), names=path)
+    check_raises(ValueError, lambda: training.load_checkpoint(path, model, optimizer, generators), names=path.name)
     check_close(_weight(model), torch.zeros(1, 1), hint="the model should be as it was before")
     check_equal(optimizer.param_groups[0]["lr"], 0.1, hint="the optimizer should be as it was before")
     check_close(
