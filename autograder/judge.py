@@ -59,6 +59,10 @@ class Lost(Exception):
         self.about = about  # the key of the answer that is wrong, where there are several
 
 
+class Killed(Exception):
+    """The kernel has ended the child, as it ends children first when memory runs out, whoever has used it up."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a probe yields on the reference, kept for the next submission."""
@@ -98,6 +102,7 @@ class Judge:
         self._reference = Package("reference")
         self._closed: dict[str, Feedback] = {}  # parts and problems whose other rows are not run, and why
         self._row: Row | None = None  # that is judged
+        self._again = False  # for the second time
         self._passed: set[str] = set()  # rows so far, by the names of their test functions
         self._case = ""
         self._relies_on: ReliesOn = {}
@@ -139,8 +144,12 @@ class Judge:
         """Return why no row of a problem can be run, if that is so."""
         return self._closed.get(problem.split(".")[0]) or self._closed.get(problem)
 
-    def open_row(self, row: Row) -> None:
-        """Begin a row: its cases will share one fresh child; on a GPU, all rows of a part share one while none is lost."""
+    def open_row(self, row: Row, again: bool) -> None:
+        """Begin a row, or begin it `again` after its child was killed, which then is the student's doing.
+
+        Its cases will share one fresh child; on a GPU, all rows of a part share one while none is lost.
+        """
+        self._again = again
         if self._kept is not None and (self._row is None or self._row.part != row.part):
             self._kept[0].close()
             self._kept = None
@@ -167,12 +176,12 @@ class Judge:
         torch.set_default_dtype(torch.float32)
 
     def explain(self, error: BaseException) -> Feedback:
-        """Return what a case's exception says about the student's answer; raise it if it says nothing about it."""
+        """Return what a case's exception says about the student's answer; raise it if it says nothing about that."""
         if isinstance(error, Lost):
             self._lose(error.compared, error.about)
             return error.feedback
-        if isinstance(error, (SuiteBroken, SandboxBroken)) or not isinstance(error, Exception):
-            raise error  # ours, or the order to stop
+        if isinstance(error, (SuiteBroken, SandboxBroken, Killed)) or not isinstance(error, Exception):
+            raise error  # ours, the machine's, or the order to stop
         if not self._answered:
             raise SuiteBroken(f"{self._case} failed before any student code was judged") from error
         if isinstance(error, AssertionError):
@@ -307,12 +316,7 @@ class Judge:
         on_gpu = self._row.device == "cuda"
         deadline = self._in_time(GPU_IMPORT_DEADLINE if on_gpu else IMPORT_DEADLINE)
         if self._defined is None:
-            imported = self._child.reply(deadline)
-            if isinstance(imported, Died) and imported.signal == signal.SIGKILL:
-                # Ready children are the first that the kernel ends when memory runs out, whoever has used it up.
-                self._child = self._sandbox.child(part, self._row.device)
-                self._child.send_pickled(request)
-                imported = self._child.reply(deadline)
+            imported = self._unless_killed(self._child.reply(deadline))
             if not isinstance(imported, Reply):
                 feedback = self._reader.import_fault(part, imported, bytes(self._child.printed))
                 feedback = self._reader.with_message(feedback, imported, self._public.get(part))
@@ -328,7 +332,13 @@ class Judge:
             self._closed[problem] = feedback
             raise Lost(feedback)
         cpu = 2.0 + 20 * reference_cpu + 20.0 * on_gpu  # kernels are loaded at their first use
-        return self._child.reply(self._in_time(Deadline(cpu, wall=20.0 + 10 * cpu)))
+        return self._unless_killed(self._child.reply(self._in_time(Deadline(cpu, wall=20.0 + 10 * cpu))))
+
+    def _unless_killed(self, outcome: Outcome) -> Outcome:
+        """Return an outcome, but raise Killed for the first of a row that is the kernel's doing."""
+        if isinstance(outcome, Died) and outcome.signal == signal.SIGKILL and not self._again:
+            raise Killed
+        return outcome
 
     def _in_time(self, deadline: Deadline) -> Deadline:
         """Return the deadline, or what is left for the submission if that is less."""

@@ -20,9 +20,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from autograder import leaderboard
-from autograder.feedback import Reader
+from autograder.feedback import Feedback, Reader
 from autograder.grade import Grade, Row
-from autograder.judge import Judge, Memory, SuiteBroken
+from autograder.judge import Judge, Killed, Memory, SuiteBroken
 from autograder.misconceptions import Misconception
 from autograder.sandbox import landlock
 from autograder.sandbox.client import Sandbox
@@ -149,20 +149,29 @@ class Suites:
         self._memory = Memory()  # the answers were to other questions
 
     def _row(self, task: _Task, last: bool) -> Row:
-        """Run a row's cases until one fails."""
+        """Run a row's cases until one fails; all of them once more if the kernel ends their child."""
         feedback = self.judge.closed(task.row.problem)
         if feedback is None:
-            self.judge.open_row(task.row)
             try:
-                for case in task.cases:
-                    if (error := self._run(case)) is not None:
-                        feedback = self.judge.explain(error)
-                        break
-            finally:
-                self.judge.close_row(passed=feedback is None, last=last)
+                feedback = self._first_loss(task, again=False, last=last)
+            except Killed:
+                feedback = self._first_loss(task, again=True, last=last)
         if feedback is None:
             return replace(task.row, outcome="passed", output="")
         return replace(task.row, outcome="failed", output=feedback.student, staff=feedback.staff, cause=feedback.cause)
+
+    def _first_loss(self, task: _Task, again: bool, last: bool) -> Feedback | None:
+        """Run a row's cases in a fresh child, and return what the first one that fails says."""
+        passed = False
+        self.judge.open_row(task.row, again)
+        try:
+            for case in task.cases:
+                if (error := self._run(case)) is not None:
+                    return self.judge.explain(error)
+            passed = True
+            return None
+        finally:
+            self.judge.close_row(passed, last)
 
     def _run(self, case: pytest.Function) -> BaseException | None:
         """Run one case and return what it raised."""

@@ -9,6 +9,7 @@ from autograder.grade import Row
 from autograder.judge import Judge, Memory, SuiteBroken
 from autograder.sandbox.client import Reply
 from autograder.submission import Submission
+from autograder.tests.handed_in import reference, write
 
 PROBLEM = "napkin.training_flops"
 
@@ -50,7 +51,7 @@ def judged(witness, seconds):
     judge = Judge(witness, reader, Memory(), time.monotonic() + seconds)
     judge.check_sources(["napkin"])
     judge.try_examples([PROBLEM])
-    judge.open_row(Row("1.1", PROBLEM, "test_napkin.py::test_x", "x", 1.0))
+    judge.open_row(Row("1.1", PROBLEM, "test_napkin.py::test_x", "x", 1.0), again=False)
     judge.open_case("x", {})
     judge.observe(PROBLEM, lambda lib: None, like=[""])
     return judge
@@ -74,3 +75,21 @@ def test_the_public_examples_are_answered_before_a_hidden_question_is_put(witnes
     assert "waited" in kinds[kinds.index("_state") : kinds.index("hidden")]
     with pytest.raises(SuiteBroken, match="public examples are run after hidden tests"):
         judge.try_examples([PROBLEM])
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+def test_a_child_that_the_kernel_ends_is_asked_once_more(grader, place, outcome):
+    """It may be the machine's memory that ran out, whoever used it up. Twice is taken for the student's doing."""
+    grader.grade(write(place / "first", {"napkin.py": ""}))  # it is warm then, and soon comes to the first question
+    again = time.time() + (3 if outcome == "passed" else 1000)
+    killed = f"""
+def training_flops(num_parameters, num_tokens):
+    import os, time
+    if num_parameters != 70e9 and time.time() < {again}:  # not in the docstring's example, which is tried before
+        time.sleep({again} - time.time() if {outcome == "passed"} else 0)
+        os.kill(os.getpid(), 9)
+    return right(num_parameters, num_tokens)
+"""
+    source = reference("napkin").replace("def training_flops(", "def right(", 1) + killed
+    grade = grader.grade(write(place / "second", {"napkin.py": source}))
+    assert {row["outcome"] for row in grade["rows"] if row["problem"] == PROBLEM} == {outcome}
