@@ -1,7 +1,6 @@
 """What each staff command does. Bad input is one line on standard error and exit status 2."""
 
 import argparse
-import errno
 import signal
 import sys
 import time
@@ -187,8 +186,10 @@ def _grade(path: Path, out: Path, isolation: str, metadata: Path | None, device:
     except BadSettings:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            return refuse("grade", f"{error.strerror}: make room in {error.filename or out.parent}, and grade again")
+        from autograder.sandbox.client import NoRoom
+
+        if isinstance(error, NoRoom):
+            return refuse("grade", error)
         return _blame_ourselves("grade", "there is no grade", error)
 
 

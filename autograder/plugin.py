@@ -122,7 +122,7 @@ class Suites:
 
     @contextmanager
     def _judging(self, submission: Submission, until: float) -> Iterator[Judge]:
-        """Load a submission and yield its judge. Nothing comes of rows that ran without room for files: OSError says so."""
+        """Load a submission and yield its judge. Nothing comes of rows that ran without room for files: NoRoom says so."""
         self._sandbox.check_room()
         folder = self._sandbox.staging / secrets.token_hex(8)
         submission.write(folder)

@@ -99,9 +99,8 @@ def _class(options: argparse.Namespace) -> int:
         save_students,
         set_aside,
     )
-    from autograder.classroom.gradebook import kept_marks
+    from autograder.classroom.gradebook import gone_marks
     from autograder.classroom.manual import NAME, BadMarks, read_marks
-    from autograder.classroom.progress import printable
 
     assignment = load_assignment()
     modules = frozenset(part.id for part in assignment.parts)
@@ -124,8 +123,8 @@ def _class(options: argparse.Namespace) -> int:
         with lock(folder):
             gone = left_behind(folder, export.handed_in)
             marks = read_marks(folder / NAME, export.handed_in)
-            if (before := kept_marks(folder)) and not (folder / NAME).exists():
-                print(f"class: {folder / NAME} is gone, and with it the marks of {_some(list(map(printable, before)))}")
+            if gone_now := gone_marks(folder):
+                print(f"class: {gone_now}")
             ids = [submission.id for submission in export.handed_in if submission.has_files]
             if other := other_grades(folder, ids, options.device):
                 raise CannotGrade(f"{folder} has grades of {other}")
@@ -179,13 +178,14 @@ def _grade_by_jobs(folder: Path, ids: list[str], options: argparse.Namespace) ->
 
 def _grade(files: "Files", folder: Path, ids: list[str], options: argparse.Namespace) -> int:
     """Grade these submissions on this machine; return 0 if all were dealt with."""
+    todo = {id: files.state(id) for id in ids}
     with sandboxes(options.isolation) as (cells, own):
         from autograder.classroom.pool import CannotGoOn, cores
         from autograder.classroom.run import SelfCheckFailed, grade_all
         from autograder.judge import SuiteBroken
 
         try:
-            grade_all(cells, own, load_assignment(), files, folder, ids, options.workers or cores(), options.device)
+            grade_all(cells, own, load_assignment(), files, folder, todo, options.workers or cores(), options.device)
         except CannotGoOn as error:
             return refuse("class", f"{error}. What is graded is kept")
         except (SelfCheckFailed, SuiteBroken) as error:
@@ -248,6 +248,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _merge(options: argparse.Namespace) -> int:
     from autograder.classroom.folder import Locked, is_merged, load_students, lock, mark_merged, save_students
+    from autograder.classroom.gradebook import gone_marks
     from autograder.classroom.manual import NAME, BadMarks, files_of_marks, read_marks
     from autograder.classroom.merge import merged, write
     from autograder.classroom.record import all_records
@@ -271,6 +272,7 @@ def _merge(options: argparse.Namespace) -> int:
         with lock(folder):
             marks = read_marks(options.cpu / NAME, handed_in)
             records, said = merged(cpu, cuda, load_assignment())
+            said += filter(None, [gone_marks(options.cpu)])
             unread = [*files_of_marks(options.cuda), *files_of_marks(folder)]
             said += [f"{file} is not read: marks are in {options.cpu / NAME}" for file in unread]
             print("".join(f"{line}\n" for line in said), end="")
@@ -333,8 +335,8 @@ def _make_folder(folder: Path, export: Path | None = None) -> None:
     import tempfile
 
     if export and export.is_dir():
-        place = export.resolve()
-        if folder.resolve().is_relative_to(place) or place.is_relative_to(folder.resolve() / "results"):
+        place, results = export.resolve(), (folder / "results").resolve()
+        if folder.resolve().is_relative_to(place) or results.is_relative_to(place) or place.is_relative_to(results):
             raise CannotGrade(f"results in {folder} would be in the export: name another folder for them")
     try:
         folder.mkdir(parents=True, exist_ok=True)

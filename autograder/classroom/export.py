@@ -9,10 +9,11 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -39,6 +40,7 @@ _FOLDER = re.compile(r"submission_\d+")
 _DEEPEST = 3  # folders above the metadata
 _NOISE = "__MACOSX"
 _MOST_METADATA = 1 << 30  # bytes
+_MOST_LOOKED_AT = 10_000  # files of a submission, to see whether they change meanwhile
 _MOST_NESTED = 128 << 20  # bytes of a zip that Gradescope has not unpacked; it takes 100 MB
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _BINARY = "!binary"  # how Ruby writes a text that it does not know to be UTF-8: in base64
@@ -161,6 +163,22 @@ class Files:
         if not submission.files:
             _check_opened(listing)
         return submission
+
+    def state(self, id: str) -> Hashable:
+        """Return what tells whether a submission's files are those of before: names, sizes and times; in a zip, the zip's."""
+        try:
+            if self._archive is not None:
+                now = self.path.stat()
+                return now.st_ino, now.st_size, now.st_mtime_ns
+            top = self._top / id
+            if not top.is_dir():
+                return None
+            files = islice(top.rglob("*"), _MOST_LOOKED_AT)
+            return frozenset(
+                (str(path), found.st_size, found.st_mtime_ns) for path in files for found in [path.lstat()]
+            )
+        except OSError:
+            return None
 
     def _listed(self, id: str, notes: list[str]) -> Listing:
         if self._archive is None:

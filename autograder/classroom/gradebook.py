@@ -8,7 +8,6 @@ import csv
 import hashlib
 import io
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from autograder.classroom.export import NOBODY, HandedIn, Student
-from autograder.classroom.manual import Marks
+from autograder.classroom.manual import NAME, Marks
+from autograder.classroom.progress import printable
 from autograder.classroom.record import Record
 from autograder.classroom.spreadsheet import shielded
 from handout.problems import Assignment
@@ -50,8 +50,11 @@ class Line:
 
     @property
     def who(self) -> str:
-        """The submission, and the student as far as there is a name."""
-        return ", ".join(filter(None, (self.submission.id, self.student.called)))
+        """The submission, and the student as far as there is a name; of two of one name the email or id too."""
+        called = self.student.called
+        twins = called and sum(each.called == called for each in self.submission.students) > 1
+        further = (self.student.email or self.student.sid) if twins else ""
+        return ", ".join(filter(None, (self.submission.id, called, further)))
 
     @property
     def total(self) -> float | None:
@@ -146,13 +149,16 @@ def write_grades(folder: Path, lines: Sequence[Line], assignment: Assignment, pr
 
 
 def manual_marks(lines: Sequence[Line]) -> dict[str, float]:
-    """Return the points that a person has given, by student: by the email or id too where a submission's have one name."""
-    called = Counter(line.who for line in lines)
-    return {
-        line.who if called[line.who] == 1 else f"{line.who}, {line.student.email or line.student.sid}": line.manual
-        for line in lines
-        if line.manual is not None
-    }
+    """Return the points that a person has given, by student."""
+    return {line.who: line.manual for line in lines if line.manual is not None}
+
+
+def gone_marks(folder: Path) -> str | None:
+    """Say whose marks no longer count because their file is gone; None: it is there, or there were none."""
+    before = kept_marks(folder)
+    if not before or (folder / NAME).exists():
+        return None
+    return f"{folder / NAME} is gone, and with it the marks of {', '.join(map(printable, before))}"
 
 
 def _keep(folder: Path, lines: Sequence[Line], book: bytes) -> None:

@@ -10,6 +10,7 @@ up; the same one twice is refused.
 
 import csv
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,9 @@ class Mark:
 
     def repeats(self, other: "Mark") -> bool:
         """Tell whether it is another for the same student, in the same words, however they are punctuated."""
-        said = [re.findall(r"\w+", mark.why.casefold()) for mark in (self, other)]
-        return bool(self.given & other.given) and self.points == other.points and said[0] == said[1]
+        said = [unicodedata.normalize("NFKC", mark.why).casefold() for mark in (self, other)]
+        words = [re.findall(r"[^\W_]+", text) for text in said]
+        return bool(self.given & other.given) and self.points == other.points and words[0] == words[1]
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from autograder.classroom.export import HandedIn
 from autograder.classroom.folder import is_merged, load_students
-from autograder.classroom.gradebook import kept_marks, lines, manual_marks
+from autograder.classroom.gradebook import Line, gone_marks, kept_marks, lines, manual_marks
 from autograder.classroom.manual import NAME, read_marks
 from autograder.classroom.progress import printable
 from autograder.classroom.record import Record, all_records
@@ -36,12 +37,16 @@ def changes(before: Path, after: Path) -> list[Change]:
     old, new, again = _counting(before), _counting(after), _handed_in_again(before, after)
     called = {one.id: ", ".join(student.called for student in one.students) for one in _students(before, after)}
     found = []
-    for id in sorted((old.keys() | new.keys()) - set(again.values()), key=lambda id: (len(id), id)):
-        a, b = old.get(again.get(id, id)), new.get(id)
+    pairs: list[tuple[str | None, str]] = [
+        (None, id) for id in (old.keys() | new.keys()) - again.keys() - set(chain(*again.values()))
+    ]
+    pairs += [(earlier, id) for id, each in again.items() for earlier in each]
+    for earlier, id in sorted(pairs, key=lambda pair: (len(pair[1]), pair[1], pair[0] or "")):
+        a, b = old.get(earlier or id), new.get(id)
         rows = _rows(a, b)
         files = bool(a and b and a.final and b.final and a.digest != b.digest)
         if rows or files or (a and a.status) != (b and b.status):
-            found.append(Change(id, again.get(id), called.get(id, ""), a, b, rows, files))
+            found.append(Change(id, earlier, called.get(id, ""), a, b, rows, files))
     return sorted(found, key=lambda change: (change.points is not None, change.points or 0))
 
 
@@ -57,17 +62,15 @@ def _counting(folder: Path) -> dict[str, Record]:
     return {id: record for id, record in all_records(folder).items() if id in counting}
 
 
-def _handed_in_again(before: Path, after: Path) -> dict[str, str]:
-    """Return by each submission that only the later run has the one of the same student that only the earlier one has."""
+def _handed_in_again(before: Path, after: Path) -> dict[str, list[str]]:
+    """Return by each submission that only the later run has those of its students that only the earlier one has."""
     old, new = ({one.id: one for one in load_students(folder)} for folder in (before, after))
     earlier = {name: id for id in old.keys() - new for student in old[id].students for name in student.names}
-    return {
-        id: earlier[name]
-        for id in sorted(new.keys() - old)
-        for student in new[id].students
-        for name in student.names
-        if name in earlier
+    found = {
+        id: sorted({earlier[name] for student in new[id].students for name in student.names if name in earlier})
+        for id in new.keys() - old
     }
+    return {id: each for id, each in found.items() if each}
 
 
 def _students(before: Path, after: Path) -> list[HandedIn]:
@@ -110,7 +113,7 @@ def told(found: Iterable[Change], before: Path, after: Path) -> list[str]:
         said += ["", "by row:"]
         most = sorted(by_row.items(), key=lambda pair: -len(pair[1]))
         said += [f"  {test}: {len(each)} submissions, {sum(each):+g} points" for test, each in most]
-    total = len((submissions(before) | submissions(after)) - set(_handed_in_again(before, after).values()))
+    total = len((submissions(before) | submissions(after)) - set(chain(*_handed_in_again(before, after).values())))
     changed = [change.points for change in found if change.points]
     up, down = sum(points > 0 for points in changed), sum(points < 0 for points in changed)
     said.append(f"{len(found)} of {total} submissions differ: {up} have more points, {down} fewer")
@@ -127,24 +130,27 @@ def _about_marks(before: Path, after: Path) -> list[str]:
         ]
     old, new = _manual(before), _manual(after)
     stale = [
-        f"the grade book of {run} does not have the marks of its {NAME}: run `make class` again"
-        for run, own in ((before, old), (after, new))
-        if own != kept_marks(run)
+        gone_marks(run) or f"the grade book of {run} does not have the marks of its {NAME}: run `make class` again"
+        for run, own in {before: old, after: new}.items()
+        if manual_marks(own) != kept_marks(run)
     ]
-    differ = [who for who in old | new if old.get(who) != new.get(who)]
-    return stale + [
-        f"manual marks: {printable(who)}: {_points(old.get(who))} -> {_points(new.get(who))}" for who in differ
-    ]
+    given = [{line.key: line for line in own if line.manual is not None} for own in (old, new)]
+    for key in given[0] | given[1]:
+        a, b = (each.get(key) for each in given)
+        if _points(a) != _points(b):
+            who = next(line.who for line in (b, a) if line)
+            stale.append(f"manual marks: {printable(who)}: {_points(a)} -> {_points(b)}")
+    return stale
 
 
-def _manual(folder: Path) -> dict[str, float]:
-    """Return the points that a person has given in a run, by student."""
+def _manual(folder: Path) -> list[Line]:
+    """Return the students of a run, with the points that a person has given them."""
     handed_in = load_students(folder)
-    return manual_marks(lines(handed_in, {}, read_marks(folder / NAME, handed_in), {}))
+    return lines(handed_in, {}, read_marks(folder / NAME, handed_in), {})
 
 
-def _points(given: float | None) -> str:
-    return "none" if given is None else f"{given:g}"
+def _points(line: Line | None) -> str:
+    return "none" if line is None else f"{line.manual:g}"
 
 
 def _score(record: Record | None) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from autograder.grade import Grade
 from autograder.misconceptions import Drifted, check
 from autograder.pack import grader_version
 from autograder.plugin import REFERENCE, Suites, run_suites
-from autograder.sandbox.client import IMPORT_DEADLINE, Reply, Sandbox, SandboxBroken
+from autograder.sandbox.client import IMPORT_DEADLINE, NoRoom, Reply, Sandbox, SandboxBroken
 from autograder.scoreboard import Watch
 from autograder.settings import load_settings
 from autograder.submission import Submission, UnreadableSubmission, read_submission
@@ -49,7 +49,7 @@ def grade_all(
     assignment: Assignment,
     files: Files,
     folder: Path,
-    ids: Iterable[str],
+    todo: Mapping[str, Hashable],
     workers: int,
     device: str,
 ) -> None:
@@ -61,7 +61,7 @@ def grade_all(
         assignment: what is graded.
         files: the export.
         folder: of the run.
-        ids: the submissions to grade.
+        todo: the submissions to grade, each with the state of its files when the run began.
         workers: how many at once, but where the device is "cuda".
         device: where the rows about an accelerator take place.
 
@@ -71,16 +71,18 @@ def grade_all(
         SuiteBroken: if the suites cannot be loaded.
     """
     cloudpickle.register_pickle_by_value(shape)  # children cannot import it
-    todo = list(ids)
 
     def job(suites: Suites) -> None:
         try:
             _check_self(suites, assignment)
+            own.check_room(min(workers, len(todo)))
+        except NoRoom as error:
+            raise CannotGoOn(str(error)) from None
         except OSError as error:
             raise _as_stop(error, folder) from None
         own.close()
         planned = suites.planned()
-        work = partial(_work, suites, files.path, folder, planned, _modules(assignment))
+        work = partial(_work, suites, files.path, todo, folder, planned, _modules(assignment))
         # CUDA, which the reference has started in this process, does not survive a fork.
         pool = Alone(cells, work) if device == "cuda" else Pool(cells, work, min(workers, len(todo)))
         try:
@@ -128,7 +130,14 @@ _opened: dict[Path, Files] = {}  # the export, opened by this worker for itself:
 
 
 def _work(
-    suites: Suites, export: Path, folder: Path, planned: Grade, modules: frozenset[str], id: str, sandbox: Sandbox
+    suites: Suites,
+    export: Path,
+    todo: Mapping[str, Hashable],
+    folder: Path,
+    planned: Grade,
+    modules: frozenset[str],
+    id: str,
+    sandbox: Sandbox,
 ) -> dict[str, Any]:
     """Grade one submission and write its results; return what the parent shows."""
     try:
@@ -136,9 +145,13 @@ def _work(
             _opened[export] = Files(export)
         suites.move(sandbox)
         record = _examine(suites, _opened[export], folder, planned, modules, id, sandbox)
+        if _opened[export].state(id) != todo[id]:
+            raise BadExport(f"the files of {id} have changed")
         save(record, folder)
     except BadExport as error:
         raise CannotGoOn(f"the export is not what it was when the run began: {error}") from None
+    except NoRoom as error:
+        raise CannotGoOn(str(error)) from None
     except OSError as error:
         raise _as_stop(error, folder) from None
     return {"status": record.status, "detail": record.detail}
@@ -160,7 +173,7 @@ def _examine(
     try:
         grade = suites.grade(submission)
         numbers = _shape(sandbox, submission.files)
-    except SandboxBroken:
+    except (NoRoom, SandboxBroken):
         raise
     except Exception as error:  # ours: it costs nobody but this one, and the traceback says where
         if isinstance(error, OSError) and error.errno in _FULL:

@@ -1,6 +1,5 @@
 """The trusted side of the sandbox: hands probes to children, takes their replies, keeps their deadlines."""
 
-import errno
 import json
 import os
 import pickle
@@ -40,6 +39,10 @@ Probe = Callable[[Any], Any]
 
 class SandboxBroken(Exception):
     """The sandbox itself failed: the grader's fault, never the student's."""
+
+
+class NoRoom(Exception):
+    """The disk is so full that student code could fail for it: nothing that it answers is a verdict on the student."""
 
 
 @dataclass(frozen=True)
@@ -157,16 +160,20 @@ class Sandbox:
         """A folder that children can read, for the submission's files."""
         return self._root / "submission"
 
-    def check_room(self) -> None:
-        """Check that each child finds the room that it may use: else its answers are the disk's, and no verdict on a student.
+    def check_room(self, graders: int = 1) -> None:
+        """Check that a child of each of so many graders finds the room that it may use: else its answers are the disk's.
 
         Raises:
-            OSError: if there is less, also a while after the files of the last child should be gone.
+            NoRoom: if there is less, also a while after the files of the last child should be gone.
         """
         until = time.monotonic() + _WIPED_WITHIN
-        while _free_bytes(self._root) < LIMITS.disk:
+        while _free_bytes(self._root) < graders * LIMITS.disk:
             if time.monotonic() > until:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._root.parent))
+                each = f", for each of {graders} workers," if graders > 1 else ""
+                raise NoRoom(
+                    f"less than {LIMITS.disk >> 20} MiB{each} are free in {self._root.parent}, and student code may use as much: "
+                    "make room there, or name another folder in TMPDIR"
+                )
             time.sleep(0.05)
 
     def load(self, submission: Path) -> None:

@@ -141,7 +141,7 @@ def test_manual_marks_are_added_for_a_submission_or_for_one_of_its_students(tmp_
         ("submission_1,1,5", "is it a decimal comma\\? 1.5 is written with a point"),
         ("00123,1,", "the same mark as in line 2"),
         ("ANA@example.edu,1.0, ", "the same mark as in line 2"),
-        ("00123,1,.", "the same mark as in line 2"),
+        ("00123,1,\u2026", "the same mark as in line 2"),
         (",1,", "nobody in the export"),
         ("submission_2,1,5,a decimal comma", "more than three fields"),
         ('submission_2,1,"never closed\nsubmission_1,2,lost', "is a quote closed"),
@@ -152,6 +152,13 @@ def test_a_mark_that_cannot_be_right_is_refused_with_its_line(tmp_path, text, wo
     with pytest.raises(BadMarks, match=words) as error:
         marks(tmp_path, "submission_1,1,", text)
     assert "line 3" in str(error.value)
+
+
+@pytest.mark.parametrize("why", ["On paper dérivation", "on_paper (de\u0301rivation)"])
+def test_a_mark_is_the_same_in_other_letters_and_punctuation(tmp_path, why):
+    with pytest.raises(BadMarks, match="the same mark as in line 2"):
+        marks(tmp_path, "00123,1,on paper: d\u00e9rivation", f"ana@example.edu,1,{why}")
+    assert len(marks(tmp_path, "00123,1,A", "00123,1,B").marks) == 2
 
 
 def test_what_is_taken_off_is_no_grade(tmp_path):
@@ -465,6 +472,28 @@ def test_a_regrade_compares_what_counts_and_refuses_runs_of_other_submissions(tm
     save(record("submission_9", row("napkin.training_flops", "a")), tmp_path / "other")
     code, out, err = run("regrade", before, tmp_path / "other")
     assert code == 2 and "have no submission in common" in err and len(err.splitlines()) == 1 and out == ""
+
+
+def test_two_who_hand_in_again_together_have_a_line_each_and_keep_their_marks(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    for id, points in (("submission_1", lost), ("submission_2", lost)):
+        save(record(id, points("napkin.training_flops", "a")), before)
+    save(record("submission_7", row("napkin.training_flops", "a"), digest="another"), after)
+    (before / "manual.csv").write_text("who,points,why\n00123,2,talk\n")
+    (after / "manual.csv").write_text("who,points,why\n00123,2,talk\n")
+    save_students(before, [handed_in("submission_1", ANA), handed_in("submission_2", BO)])
+    save_students(after, [handed_in("submission_7", ANA, BO)])
+    for run_folder in (before, after):
+        people = load_students(run_folder)
+        write_grades(run_folder, lines(people, {}, read_marks(run_folder / "manual.csv", people), {}), ASSIGNMENT, [])
+    said = told(changes(before, after), before, after)
+    heads = [line for line in said if line.startswith("submission_")]
+    assert heads == [f"submission_{i} -> submission_7, Ana Nuñez, =Bo  0 -> 1  +1  of other files" for i in (1, 2)]
+    assert not any("manual" in line for line in said)
+    (after / "manual.csv").unlink()
+    (before / "manual.csv").rename(before / "elsewhere.csv")
+    said = told(changes(before, after), before, after)
+    assert f"{before}/manual.csv is gone, and with it the marks of submission_1, Ana Nuñez" in said
 
 
 def test_who_handed_in_again_between_two_runs_is_one_line(tmp_path):
