@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -76,10 +77,10 @@ def relying(part: str, right: Mapping[str, Callable[..., Any]], probe: Callable[
 def _names_of(own: object, module: ModuleType) -> list[tuple[ModuleType, str]]:
     """Return where else a student's function can be called from: under other names, and in the files that they put beside."""
     package = module.__name__.partition(".")[0]
-    files = [
-        file for name, file in sys.modules.items() if name.startswith(f"{package}.") and isinstance(file, ModuleType)
-    ]
-    return [(file, key) for file in files for key, value in vars(file).items() if value is own]
+    # A package is there before its modules. Who looks at the thousands that were there before it copies each one's page.
+    newest = takewhile(lambda name: name != package, reversed(sys.modules))
+    files = [sys.modules[name] for name in newest if name.startswith(f"{package}.")]
+    return [(file, key) for file in files if isinstance(file, ModuleType) for key, value in vars(file).items() if value is own]
 
 
 def _stand_in(own: Any, right: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,6 +125,7 @@ def imitating(part: str, source: str, request: bytes, device: str) -> "partial[A
 def _imitate(part: str, source: str, request: bytes, device: str, lib: object) -> Any:
     accelerator.enter(device)
     module = ModuleType(f"imitation.{part}")
+    sys.modules["imitation"] = ModuleType("imitation")
     sys.modules[module.__name__] = module  # where dataclasses look for the names in annotations
     exec(compile(source, f"{part}.py", "exec", dont_inherit=True), module.__dict__)
     package = Package("imitation")
