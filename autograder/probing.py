@@ -80,7 +80,13 @@ def _names_of(own: object, module: ModuleType) -> list[tuple[ModuleType, str]]:
     # A package is there before its modules. Who looks at the thousands that were there before it copies each one's page.
     newest = takewhile(lambda name: name != package, reversed(sys.modules))
     files = [sys.modules[name] for name in newest if name.startswith(f"{package}.")]
-    return [(file, key) for file in files if isinstance(file, ModuleType) for key, value in vars(file).items() if value is own]
+    return [
+        (file, key)
+        for file in files
+        if isinstance(file, ModuleType)
+        for key, value in vars(file).items()
+        if value is own
+    ]
 
 
 def _stand_in(own: Any, right: Callable[..., Any]) -> Callable[..., Any]:

@@ -259,7 +259,7 @@ def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> b
         raise LeftOut("is a link")
     # Of others zipfile undoes 4 KiB at once, which may be gigabytes.
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise LeftOut("is compressed in a way that few programs read")
+        raise Damaged("is compressed in a way that few programs read")
     try:
         with archive.open(entry) as file:
             return file.read(most)  # bounded here: the size in the directory is the sender's word

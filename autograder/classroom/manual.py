@@ -139,6 +139,8 @@ def _mark(row: Mapping[str | None, str], known: Mapping[str, set[tuple[str, Stud
         raise BadMarks(f"{who!r} is the id of people with different emails: name the submission, or the email")
     if (submissions := len({id for id, _ in given})) > 1:
         raise BadMarks(f"{who!r} stands for {submissions} submissions: name the submission")
+    if len(given) > 1 and not any(id in spelled for id, _ in given):
+        raise BadMarks(f"{who!r} stands for {len(given)} members of a group: name one by what is theirs alone")
     if not _POINTS.fullmatch(points):
         raise BadMarks(f"{points!r} is no number of points such as 2, 0.5 or -1")
     if _NUMBER.fullmatch(why):

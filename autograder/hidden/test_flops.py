@@ -40,6 +40,7 @@ def matmul_flops(m: int, k: int, n: int) -> int:
 RELIES_ON = {
     "flops.einsum_flops": {"matmul_flops": matmul_flops},
     "flops.deep_linear_flops": {"matmul_flops": matmul_flops},
+    "flops.training_step_flops": {"matmul_flops": matmul_flops},
     "flops.count_flops": {"matmul_flops": matmul_flops},
 }
 

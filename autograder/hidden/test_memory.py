@@ -137,13 +137,13 @@ def test_storage_bytes_counts_each_storage_once_and_whole(compare: Any, seed: in
     def probe(lib: Any) -> Any:
         random = Random(seed)
         answers = []
-        for number in range(60):
+        for drawn in range(60):
             bases = [
                 torch.zeros(random.choice([(4, 8), (5,), (2, 3, 4), ()]))
                 for _ in range(1 if case == "one storage" else 3)
             ]
             tensors = [random_view(random, random.choice(bases)) for _ in range(random.randint(1, 5))]
-            if number % 10 == 0:  # whatever is drawn, a tensor is there twice now and then
+            if drawn % 10 == 0:  # whatever is drawn, a tensor is there twice now and then
                 tensors.append(tensors[0])
             answers.append(lib.memory.storage_bytes(tensors))
         return {f"views of {case}": answers}
@@ -549,12 +549,17 @@ def calls(case: str, seed: int) -> list[Call]:
         return [
             (model, [x], []),
             (model, [x], list(model[0].parameters())),
+            (model, [x.detach()], []),  # nothing that is given needs a gradient
             (lambda x: x * constant, [x], []),
             (lambda x: x * constant, [x], [constant]),
             (lambda x: x @ w, [x.detach()], [w]),
         ]
     if case == "once":
-        return [(lambda x: (y := x.exp()) * y + y.tanh() * y, [x], []), (lambda x: torch.exp(x).T.exp().T * 2, [x], [])]
+        return [
+            (lambda x: (y := x.exp()) * y + y.tanh() * y, [x], []),
+            (lambda x: torch.exp(x).T.exp().T * 2, [x], []),
+            (lambda x: (y := x.exp())[1:] * y[:-1], [x], []),  # slices that begin at different places
+        ]
     if case == "whole":
         return [
             (lambda x: (x @ w).chunk(3, dim=1)[1].exp().sum() + (x @ w)[:, :2].pow(2).sum(), [x], [w]),

@@ -824,6 +824,8 @@ def optimizers_with_state(seed: int) -> list[Any]:
     buffer = torch.zeros(1 + int(torch.randint(20, 90, (), generator=generator)))
     for p in flat.param_groups[0]["params"]:
         flat.state[p] = {"step": 3, "m": buffer[:10], "v": buffer[10:], "t": torch.tensor(1.0)}
+    pair = torch.zeros(30)
+    flat.state["slices of one"] = {"m": pair[10:20], "v": pair[20:]}  # neither begins where it does
     flat.state["of no parameter"] = {"history": torch.zeros(5, requires_grad=True)}
     return [*built, flat]
 

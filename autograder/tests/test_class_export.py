@@ -121,9 +121,9 @@ EXPORT = {
 }
 
 
-def zipped(files: dict[str, str | bytes], prefix: str = "") -> bytes:
+def zipped(files: dict[str, str | bytes], prefix: str = "", method: int = zipfile.ZIP_STORED) -> bytes:
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
+    with zipfile.ZipFile(data, "w", method) as archive:
         for name, content in files.items():
             archive.writestr(prefix + name, content)
     return data.getvalue()
@@ -277,7 +277,17 @@ def encrypted(archive: bytes) -> bytes:
 
 HW = zipped({"student/memory.py": "z = 1"})
 NOT_OPENED = "was not opened: a zip is, if it is the only one and in no other"
+FEW_READ = "is compressed in a way that few programs read"
 NOTHING = "No file is called as one of the assignment's is, such as memory.py: there is"
+
+
+def test_an_export_packed_again_as_few_programs_do_gives_no_grade_of_a_part(tmp_path):
+    with zipfile.ZipFile(tmp_path / "e.zip", "w") as archive:
+        archive.writestr("submission_metadata.yml", f"submission_1:\n{PERSON}")
+        archive.writestr("submission_1/memory.py", "x = 1")
+        archive.writestr("submission_1/napkin.py", "y = 1", zipfile.ZIP_BZIP2)
+    with pytest.raises(UnreadableSubmission, match=f"in the export .*napkin.py {FEW_READ}"):
+        Files(tmp_path / "e.zip").read("submission_1", MODULES)
 
 
 @pytest.mark.parametrize(
@@ -290,6 +300,7 @@ NOTHING = "No file is called as one of the assignment's is, such as memory.py: t
         ({"hw.zip": zipped({"main.py": "x"}), "a.rar": b"Rar!"}, f"a.rar {NOT_OPENED}"),
         ({"hw.zip": encrypted(HW)}, "in hw.zip student/memory.py is damaged or encrypted in the zip"),
         ({"hw.zip": HW.replace(b"z = 1", b"z = 2")}, "in hw.zip student/memory.py is damaged or encrypted in the zip"),
+        ({"hw.zip": zipped({"memory.py": "x"}, "", zipfile.ZIP_LZMA)}, f"in hw.zip memory.py {FEW_READ}"),
         ({"napkin (1).py": "x", "README.txt": "x"}, f"{NOTHING} napkin (1).py."),
         ({"NAPKIN.PY": "x"}, f"{NOTHING} NAPKIN.PY."),
         ({"student.ipynb": "{}", "napkin.ipynb": "{}"}, f"{NOTHING} napkin.ipynb, student.ipynb."),

@@ -236,6 +236,16 @@ def test_a_mark_for_one_of_several_submissions_is_refused(tmp_path):
         read_marks(tmp_path / "manual.csv", [handed_in("submission_1", ANA), handed_in("submission_2", ANA)])
 
 
+def test_a_mark_for_one_of_a_group_is_not_given_to_two(tmp_path):
+    """One id for two members of a group, of whom one has no email: each would have had the mark."""
+    pair = [handed_in("submission_2", Student("Ann", "N/A", "ann@example.edu"), Student("Bob", "N/A", ""))]
+    (tmp_path / "manual.csv").write_text("who,points,why\nN/A,3,for Bob\n", encoding="utf-8")
+    with pytest.raises(BadMarks, match="'N/A' stands for 2 members of a group"):
+        read_marks(tmp_path / "manual.csv", pair)
+    (tmp_path / "manual.csv").write_text("who,points,why\nsubmission_2,3,for both\n", encoding="utf-8")
+    assert [len(mark.given) for mark in read_marks(tmp_path / "manual.csv", pair).marks] == [2]
+
+
 def test_an_id_is_taken_as_it_stands_in_the_grade_book(tmp_path):
     """Where one that a spreadsheet would compute is shielded from it."""
     formula = handed_in("submission_1", Student("=1+1", "=7", "+a@example.edu"), Student("Bo", "'", "bo@example.edu"))
